@@ -23,6 +23,7 @@ from microbench.kernels import engine_fault, kernel_names
 from microbench.profile import DeviceLostError, Job, profile
 from microbench.report.cli import register as register_report
 from microbench.steps.cli import register as register_steps
+from microbench.study.cli import register as register_study
 from microbench.survey.cli import register as register_survey
 from microbench.sweep import Sweep, measured_by, read_sweep, sweep_names
 from microbench.table import read_tables
@@ -188,6 +189,7 @@ def parser() -> argparse.ArgumentParser:
     register_report(commands)
     register_steps(commands, device)
     register_survey(commands)
+    register_study(commands)
     register_traced(commands, device)
     listing = commands.add_parser("list", help="list operators and sweeps")
     listing.add_argument("--json", action="store_true", help="for machines")

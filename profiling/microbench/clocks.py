@@ -84,6 +84,14 @@ def device_us(run: Callable[[], object], times: int) -> float:
     return float(start.elapsed_time(end)) * 1e3
 
 
+def sleep_cycles(us: float) -> int:
+    """Return the argument of ``torch.cuda._sleep`` for so long, at the GPU's highest clock."""
+    import torch
+
+    clock_khz = getattr(torch.cuda.get_device_properties(0), "clock_rate", 0) or USUAL_CLOCK_KHZ
+    return int(us * clock_khz / KHZ_OF_MHZ)
+
+
 class CpuClock:
     """Times a pass on the processor."""
 
@@ -133,8 +141,6 @@ class CudaClock:
         self._cuda: Any = torch.cuda
         self._buffer = torch.zeros(flush_bytes // FLUSH_ELEMENT_BYTES, device="cuda")
         self._whole_samples = whole_samples
-        clock_khz = getattr(torch.cuda.get_device_properties(0), "clock_rate", 0) or USUAL_CLOCK_KHZ
-        self._cycles_per_us = clock_khz / KHZ_OF_MHZ
         self._start, self._end = (self._cuda.Event(enable_timing=True) for _ in range(2))
 
     def time(self, run: Callable[[], Any], samples: Samples) -> Any:
@@ -173,7 +179,7 @@ class CudaClock:
         delay_us = min(DELAY_MARGIN * min(samples.host_us) + DELAY_SLACK_US, LONGEST_DELAY_US)
         while True:
             self._buffer.add_(1)
-            self._cuda._sleep(int(delay_us * self._cycles_per_us))
+            self._cuda._sleep(sleep_cycles(delay_us))
             output, host_us, was_ahead = self._between_events(run)
             if was_ahead:
                 samples.kernel_us.append(self._elapsed_us())

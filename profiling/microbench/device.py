@@ -111,12 +111,17 @@ def process_age_s() -> float:
     return max(0.0, float(uptime.split()[0]) - int(after_name[19]) / os.sysconf("SC_CLK_TCK"))
 
 
-def processor_name() -> str:
-    """Return the processor's name as the kernel has it."""
+def processor_model() -> str:
+    """Return the processor's model as the kernel has it."""
     for key in ("model name", "Model", "CPU part"):
         if values := re.findall(rf"^{key}\s*:\s*(.+)$", _proc("cpuinfo"), re.MULTILINE):
-            return printable(values[0])
-    return printable(platform.processor() or platform.machine())
+            return str(values[0]).strip()
+    return platform.processor() or platform.machine()
+
+
+def processor_name() -> str:
+    """Return the processor's model for file names."""
+    return printable(processor_model())
 
 
 def last_cache_bytes(default: int = 32 * 2**20) -> int:

@@ -32,6 +32,18 @@ SMI_FIELDS = {
     "clocks_event_reasons": ("clocks_event_reasons.active", "clocks_throttle_reasons.active"),
     "utilization_percent": ("utilization.gpu",),
 }
+# Bits of nvmlClocksEventReasons. Source: nvml.h, nvmlClocksEventReason*.
+EVENT_REASONS = {
+    0x1: "GPU idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
 NOT_REPORTED = ("n/a", "not supported", "unknown error", "insufficient permissions")
 
 
@@ -57,6 +69,15 @@ def which_gpu() -> str | None:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or None
 
 
+def reason_names(bits: int) -> tuple[str, ...]:
+    """Return the names of clock event reasons; an unknown bit is its number.
+
+    >>> reason_names(0x24)
+    ('power cap', 'thermal slowdown')
+    """
+    return tuple(EVENT_REASONS.get(1 << i, f"{1 << i:#x}") for i in range(bits.bit_length()) if bits >> i & 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Nvml:
     """A GPU behind nvidia-ml-py: the initialised library and the device's handle."""
@@ -80,13 +101,23 @@ class Nvml:
             self.field(lambda nvml, gpu: float(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))),
         )
 
+    def event_reasons(self) -> int | None:
+        """Return the bits of why the clock is not at its maximum at this moment."""
+        reasons: int | None = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
+        if reasons is None:  # the name before driver 535
+            reasons = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
+        return reasons
+
+    def energy_j(self) -> float | None:
+        """Return the energy that the GPU has used since the driver was loaded, in joules."""
+        used: float | None = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) * MILLI)
+        return used
+
     def session(self) -> dict[str, str]:
         """Return everything that a session records."""
         clock, power, temperature = self.state()
         limit = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetPowerManagementLimit(gpu) * MILLI)
-        reasons = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksEventReasons(gpu))
-        if reasons is None:  # the name before driver 535
-            reasons = self.field(lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu))
+        reasons = self.event_reasons()
         values = {
             "driver": self.field(lambda nvml, gpu: nvml.nvmlSystemGetDriverVersion()),
             "sm_clock_mhz": clock,

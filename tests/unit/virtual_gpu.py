@@ -49,7 +49,36 @@ class VirtualGpu:
     longest_sleep_s: float = 0.0
     launches: int = 0
     lost: bool = False
+    kernels_s: float = 0.0
     pending: deque[float] = field(default_factory=deque)
+    others: dict[int, float] = field(default_factory=dict)
+    current: int = 0
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        """Make a stream the current one; streams do not slow each other down."""
+        before = self.current
+        self.switch(stream.number)
+        yield
+        self.switch(before)
+
+    def switch(self, number: int) -> None:
+        self.others[self.current] = self.free_s
+        self.free_s, self.current = self.others.get(number, 0.0), number
+
+    def stream(self) -> Stream:
+        return Stream(self, len(self.others) + 1)
+
+    @contextmanager
+    def captured(self, graph: Graph) -> Iterator[None]:
+        """Keep what is launched for the graph, which replays it in one launch."""
+        kept = self.host_s, self.free_s, deque(self.pending)
+        begun = self.free_s = max(self.free_s, self.host_s)
+        self.kernels_s = 0.0
+        yield
+        graph.seconds = self.kernels_s
+        assert self.free_s >= begun
+        self.host_s, self.free_s, self.pending = kept
 
     def launch(self, seconds: float) -> None:
         """Queue a kernel; a full queue holds the host up."""
@@ -58,13 +87,14 @@ class VirtualGpu:
             self.pending.popleft()
         if len(self.pending) >= QUEUE:
             self.host_s = max(self.host_s, self.pending.popleft())
+        self.kernels_s += seconds
         self.free_s = max(self.free_s, self.host_s + LATENCY_S) + seconds
         self.pending.append(self.free_s)
 
     def synchronize(self, *_: object) -> None:
         if self.lost:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        self.host_s = max(self.host_s, self.free_s)
+        self.host_s = max(self.host_s, self.free_s, *self.others.values())
         self.pending.clear()
 
     def sleep(self, cycles: int) -> None:
@@ -104,24 +134,55 @@ class VirtualGpu:
         self.launch(self.kernel_s)
 
 
+@dataclass
+class Stream:
+    """A queue beside the others."""
+
+    gpu: VirtualGpu
+    number: int
+
+    def wait_event(self, event: Event) -> None:
+        self.gpu.others[self.number] = max(self.gpu.others.get(self.number, 0.0), event.at_s)
+        if self.number == self.gpu.current:
+            self.gpu.free_s = max(self.gpu.free_s, event.at_s)
+
+    def wait_stream(self, other: Stream) -> None:
+        event = Event(self.gpu)
+        with self.gpu.on(other):
+            event.record()
+        self.wait_event(event)
+
+
+@dataclass
+class Graph:
+    """A CUDA graph: launched at once, kernels behind each other."""
+
+    gpu: VirtualGpu
+    seconds: float = 0.0
+
+    def replay(self) -> None:
+        self.gpu.host_s += OPERATION_S
+        self.gpu.launch(self.seconds)
+
+
 class Event:
     """A time stamp in the queue."""
 
     def __init__(self, gpu: VirtualGpu) -> None:
-        self._gpu, self._at = gpu, 0.0
+        self._gpu, self.at_s = gpu, 0.0
 
     def record(self, stream: object = None) -> None:
         self._gpu.host_s += EVENT_S
-        self._at = max(self._gpu.free_s, self._gpu.host_s + EVENT_S)
+        self.at_s = max(self._gpu.free_s, self._gpu.host_s + EVENT_S)
 
     def query(self) -> bool:
-        return self._at <= self._gpu.host_s
+        return self.at_s <= self._gpu.host_s
 
     def elapsed_time(self, other: Event) -> float:
-        return (other._at - self._at) * 1e3
+        return (other.at_s - self.at_s) * 1e3
 
     def synchronize(self) -> None:
-        self._gpu.host_s = max(self._gpu.host_s, self._at)
+        self._gpu.host_s = max(self._gpu.host_s, self.at_s)
 
 
 def tiny(operator: Operator, shape: Shape) -> Shape:
@@ -243,6 +304,11 @@ def installed(monkeypatch: pytest.MonkeyPatch, gpu: VirtualGpu, name: str = "NVI
         "synchronize": gpu.synchronize,
         "_sleep": gpu.sleep,
         "empty_cache": lambda: None,
+        "Stream": gpu.stream,
+        "current_stream": lambda: Stream(gpu, gpu.current),
+        "stream": gpu.on,
+        "CUDAGraph": lambda: Graph(gpu),
+        "graph": gpu.captured,
     }.items():
         monkeypatch.setattr(torch.cuda, attribute, value)
     clock = SimpleNamespace(perf_counter=gpu.clock, monotonic=gpu.clock, sleep=gpu.rest)

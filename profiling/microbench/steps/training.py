@@ -36,13 +36,16 @@ def unmarked(part: str) -> None:
 class TrainingStep:
     """A model with everything that training it needs, and one step of it."""
 
-    def __init__(self, run: TrainingRun, device: str, backend: Any = SDPBackend.FLASH_ATTENTION) -> None:
+    def __init__(
+        self, run: TrainingRun, device: str, backend: Any = SDPBackend.FLASH_ATTENTION, capturable: bool = False
+    ) -> None:
         """Make weights, optimizer states and tokens on the device from a fixed seed.
 
         Args:
             run: one that ``unsupported`` accepts.
             device: cpu or cuda.
             backend: of scaled_dot_product_attention; a shape that it cannot run is an error.
+            capturable: whether the optimizer allows its step in a CUDA graph.
         """
         torch.manual_seed(SEED)
         self._micro_batches = run.num_micro_batches
@@ -63,6 +66,7 @@ class TrainingStep:
             eps=ADAM_EPSILON,
             weight_decay=WEIGHT_DECAY,
             fused=True,
+            capturable=capturable,
         )
         shape = (run.num_micro_batches, run.call().tokens)
         self.ids, self.targets = (torch.randint(run.model.vocab_size, shape, device=device) for _ in range(2))

@@ -26,6 +26,7 @@ CODE = (
     "pyproject.toml", "predictor", "estimate_train_time", "profiling/microbench", "profiling/sweeps", "profiling/steps",
     "training/systems", "tests/__init__.py", "tests/conftest.py", "tests/gpu", "tests/unit",
 )  # fmt: skip
+ENTRANCES = ("survey/measure.py", "study/study.py")
 LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "*.json.gz")  # no traces: nothing is replayed there
 SWEEP = "standard"
 PRECISIONS = ("bf16", "fp16", "fp8", "fp8_block")  # that a survey may ask for
@@ -103,7 +104,8 @@ def _fill(root: Path, out: Path, targets: Sequence[tuple[str, str]], say: Callab
             shutil.copytree(source, target, ignore=LEFT_OUT)
         else:
             shutil.copy(source, target)
-    shutil.copy(Path(__file__).with_name("measure.py"), out / "measure.py")
+    for entrance in ENTRANCES:
+        shutil.copy(code / "profiling/microbench" / entrance, out)
     say(f"shapes of the sweep {SWEEP}")
     prepare_shapes(read_sweep(SWEEP), PRECISIONS, code / PREPARED.relative_to(root))
     (code / COMMIT_FILE.relative_to(root)).write_text(commit() + "\n", encoding="utf-8")

@@ -51,8 +51,8 @@ def unpack(site: Path) -> list[str]:
     return missing
 
 
-def main() -> int:
-    """Survey the GPU; return what the survey returns."""
+def start(*words: str) -> int:
+    """Run a command of the measuring code; return what it returns."""
     if find_spec("torch") is None:
         sys.stderr.write(f"error: {sys.executable} has no torch; start this with the Python that has it\n")
         return 2
@@ -73,10 +73,10 @@ def main() -> int:
             PYTHONPATH=os.pathsep.join(filter(None, paths)),
             PYTHONSAFEPATH="1",
             PYTHONDONTWRITEBYTECODE="1",
+            TRITON_CACHE_DIR=os.environ.get("TRITON_CACHE_DIR", str(Path(site) / "triton")),
         )
-        words = [sys.executable, "-m", "microbench", "survey", "--earlier", str(KIT / "earlier"), *sys.argv[1:]]
-        return subprocess.run(words, env=environment, check=False).returncode
+        return subprocess.run([sys.executable, "-m", "microbench", *words], env=environment, check=False).returncode
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start("survey", "--earlier", str(KIT / "earlier"), *sys.argv[1:]))

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from microbench.provenance import now
 from microbench.recommender_shapes import RECOMMENDER_SHAPES
-from microbench.survey.archive import SUMMARY
 from predictor.base.files import write_whole
 from predictor.costs.catalogue import catalogue
 
@@ -147,11 +146,27 @@ def run_command(words: Sequence[str], seconds: float, log: Path) -> int | None:
 
 
 def survey(
-    planned: Sequence[Stage], minutes: float, run: Run, summary: Path, say: Callable[[str], None]
+    planned: Sequence[Stage],
+    minutes: float,
+    run: Run,
+    summary: Path,
+    say: Callable[[str], None],
+    started: float | None = None,
+    before: Sequence[Ended] = (),
 ) -> list[Ended]:
-    """Run the stages within so many minutes; write how each ended as soon as it has."""
-    started = time.monotonic()
-    ended: list[Ended] = []
+    """Run the stages within so many minutes; write how each ended as soon as it has, and return all.
+
+    Args:
+        planned: the stages, in order.
+        minutes: for all of them.
+        run: runs the interpreter with words within so many seconds.
+        summary: the file that says how each ended.
+        say: takes a line of progress.
+        started: since when minutes count, of ``time.monotonic``; by default now.
+        before: stages of the same run that ended earlier.
+    """
+    started = time.monotonic() if started is None else started
+    ended = list(before)
     for stage in planned:
         begun = time.monotonic()
         left = started + 60.0 * minutes * stage.until - begun
@@ -167,5 +182,5 @@ def survey(
             f"{stage.name}: {how} after {ended[-1].seconds:.0f} s, {(time.monotonic() - started) / 60.0:.1f} min in all"
         )
         document = {"ended": now(), "minutes": minutes, "stages": list(map(asdict, ended))}
-        write_whole(summary.with_name(SUMMARY), json.dumps(document, indent=1) + "\n")
+        write_whole(summary, json.dumps(document, indent=1) + "\n")
     return ended
