@@ -27,6 +27,7 @@ GPU_KIT := gpu-kit
 GPU_PYTHON := python3
 GPU_MINUTES := 9
 GPU_OUT := results/survey
+GPU_STUDY := results/study
 GPU_RESULTS := results/gpu
 GPU_SYSTEM := H100
 GPU_REPLACE :=
@@ -41,7 +42,7 @@ DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regr
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile check-extras format bench accuracy fit profile-smoke
-.PHONY: gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -150,6 +151,10 @@ gpu-kit: $(TEST_READY) ## build the kit for a GPU machine without a network: KIT
 profile-gpu: ## measure this machine's GPU with the kit: GPU_PYTHON has torch, GPU_MINUTES=9; results to GPU_OUT
 	@test -f $(GPU_KIT)/measure.py || { echo "no $(GPU_KIT) here: make gpu-kit where there is a network, and bring it along" >&2; exit 1; }
 	$(GPU_PYTHON) $(GPU_KIT)/measure.py --minutes $(GPU_MINUTES) --out $(GPU_OUT)
+
+study-gpu: ## study this machine's GPU with the kit, after profile-gpu: attention kernels, overlap …; records to GPU_STUDY
+	@test -f $(GPU_KIT)/study.py || { echo "no $(GPU_KIT) here: make gpu-kit where there is a network, and bring it along" >&2; exit 1; }
+	$(GPU_PYTHON) $(GPU_KIT)/study.py --minutes $(GPU_MINUTES) --out $(GPU_STUDY)
 
 publish-gpu: $(TEST_READY) ## fit the results in GPU_OUT, compare, and publish them as NAME_measured: GPU_REPLACE=yes replaces it
 	@set -e; folder=$$($(TEST) -m microbench unpack $(GPU_OUT)/results.tar.gz --into $(GPU_RESULTS)); name=$$(basename "$$folder"); \

@@ -303,11 +303,12 @@ def test_a_failed_kit_leaves_the_old_kit_and_touches_no_other_folder(
         kit.make_kit(ROOT, made, ("3.12",), ("x86_64",), None, lambda text: None)
 
 
-def test_a_kit_on_a_machine_without_a_gpu_is_one_line(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["measure.py", "study.py"])
+def test_a_kit_on_a_machine_without_a_gpu_is_one_line(made: Path, tmp_path: Path, script: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    words = [sys.executable, str(made / "measure.py"), "--out", str(tmp_path / "out")]
+    words = [sys.executable, str(made / script), "--out", str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2
     assert (

@@ -108,6 +108,9 @@ def test_the_commands_for_a_gpu_parse() -> None:
     _, measure = make_lines("profile-gpu", "GPU_PYTHON=/opt/python", "GPU_MINUTES=5")
     assert measure[:2] == ["/opt/python", "gpu-kit/measure.py"]
     assert cli.parser().parse_args(["survey", *measure[2:]]).minutes == 5.0
+    _, study = make_lines("study-gpu", "GPU_STUDY=there")
+    assert study[:2] == ["python3", "gpu-kit/study.py"]
+    assert cli.parser().parse_args(["study", *study[2:]]).out == Path("there")
     text = " ".join(word for line in make_lines("publish-gpu") for word in line)
     for command in ("microbench unpack", "fitting fit", "fitting held-out", "microbench compare-steps"):
         assert command in text

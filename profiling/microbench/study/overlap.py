@@ -116,8 +116,8 @@ def covered(
         runs = [run_beside(run, copy, size, side) for _ in range(REPETITIONS)]
         if all(getattr(each, which) for each in runs):
             return runs
-        size = longer(size)
-    raise RuntimeError(f"not {which.replace('_', ' ')} with {size.products} products beside {size.blocks} blocks")
+        last, size = size, longer(size)
+    raise RuntimeError(f"not {which.replace('_', ' ')} with {last.products} products beside {last.blocks} blocks")
 
 
 def measure(m: int, k: int, n: int, programs: int, device: Device) -> Overlap:
