@@ -1,8 +1,8 @@
 """A copy whose programs hold streaming multiprocessors as long as it runs, as NCCL's channels do beside a product.
 
 A program has 1,024 threads and copies 128 KiB a turn, so it takes half of an SM's threads and three quarters of its
-registers (44 a thread when assembled for sm_90, allocated as 48): no second one fits on the SM, nor a block of a product that needs
-more than the rest. N programs then hold N SMs, and say which.
+registers (44 a thread when assembled for sm_90, allocated as 48): no second one fits on the SM, nor a
+block of a product that needs more than the rest. N programs then hold N SMs, and say which.
 """
 
 from __future__ import annotations
