@@ -53,7 +53,7 @@ MEASURED = measured_sources(SYSTEMS)
 if SETTINGS.sbatch_without:
     os.environ.update(
         SBATCH_WITHOUT=SETTINGS.sbatch_without,
-        PATH=os.pathsep.join((f"{workflow.basedir}/slurm/bin", os.environ["PATH"])),
+        PATH=os.pathsep.join([f"{workflow.basedir}/slurm/bin", *PATH]),
     )
 
 
