@@ -47,7 +47,14 @@ ALL_CORES = workflow.resource_settings.cores or 1
 CONFIGURATIONS = sorted(
     map(str, Path(workflow.basedir, "profiling/verify").glob("*.yaml"))
 )
-MEASURED = measured_sources(Path(workflow.basedir, "training/systems"))
+SYSTEMS = Path(workflow.basedir, "training/systems")
+MEASURED = measured_sources(SYSTEMS)
+# slurm/bin/sbatch drops what the site does without from the plugin's command.
+if SETTINGS.sbatch_without:
+    os.environ.update(
+        SBATCH_WITHOUT=SETTINGS.sbatch_without,
+        PATH=os.pathsep.join([f"{workflow.basedir}/slurm/bin", *PATH]),
+    )
 
 
 wildcard_constraints:
@@ -85,8 +92,9 @@ rule describe:
     threads: ALL_CORES
     params:
         device=SETTINGS.device,
+        sheet=SETTINGS.sheet(SYSTEMS),
     shell:
-        "python -m microbench system --name {wildcards.system} --device {params.device}"
+        "python -m microbench system --name {wildcards.system} --device {params.device} {params.sheet}"
         " --out results/{wildcards.system} > {log} 2>&1"
 
 

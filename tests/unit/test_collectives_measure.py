@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -169,9 +170,71 @@ def test_slurm_ranks_are_spread_as_requested(monkeypatch: pytest.MonkeyPatch, tm
     assert words[-3:] == ["--nodes=4", "--ntasks-per-node=2", "--ntasks=8"]
 
 
+def test_ibrun_gets_the_number_of_ranks_as_its_guide_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("ibrun", "mpirun"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert launch_command(Topology(4, 2), "ibrun") == [str(tmp_path / "ibrun"), "-np", "8"]
+    assert launch_command(Topology(4, 2), "mpirun -x A")[1:] == ["-x", "A", "-n", "8"]
+
+
+JOB = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NUM_NODES": "4",
+    "SLURM_JOB_NODELIST": "n[1-4]",
+    "SLURM_TASKS_PER_NODE": "2(x4)",
+    "SLURM_TACC_NODES": "4",
+    "SLURMD_NODENAME": "n1",
+    "SLURM_LOCALID": "0",
+}
+STEP = """
+import json, sys
+from microbench.collectives.errors import CollectiveError
+from microbench.collectives.launch import launch_environment
+from predictor.costs.collectives import Topology
+try:
+    found = launch_environment(Topology(2, 1), sys.argv[1])
+    print(json.dumps(found and {key: value for key, value in found.items() if key[:4] in ("SLUR", "TACC", "OWN_")}))
+except CollectiveError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def in_job_step(launcher: str, job: dict[str, str]) -> object:
+    """Return the job's part of a launcher's environment in a job step of Snakemake, which passes the job's id alone."""
+    sources = os.pathsep.join(str(ROOT / name) for name in (".", "profiling"))
+    left = f"env -i OWN_VARIABLE=1 PYTHONPATH={sources} ${{SLURM_JOB_ID:+SLURM_JOB_ID=$SLURM_JOB_ID}}"
+    script = f'{left} "$0" -c "$1" {launcher}; exit'  # the shell stays between, as the step does
+    command = ["/bin/sh", "-c", script, sys.executable, STEP]
+    done = subprocess.run(command, env=job, capture_output=True, text=True, timeout=60, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("launcher", ["ibrun", "mpirun", "mpiexec"])
+def test_a_launcher_gets_the_jobs_nodes_that_the_job_step_keeps(launcher: str) -> None:
+    assert in_job_step(launcher, JOB) == {
+        "OWN_VARIABLE": "1",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NUM_NODES": "4",
+        "SLURM_JOB_NODELIST": "n[1-4]",
+        "SLURM_TACC_NODES": "4",
+        "SLURM_TASKS_PER_NODE": "1(x4)",
+        "TACC_TASKS_PER_NODE": "1",
+    }
+
+
+def test_a_launcher_that_needs_no_variables_gets_none() -> None:
+    assert in_job_step("srun", JOB) is None
+    assert in_job_step("ibrun", {}) is None
+    said = in_job_step("ibrun", {"SLURM_JOB_ID": "7"})
+    assert said == "no process above this one was started with job 7's nodes; use --launcher srun"
+
+
 def test_local_rank_is_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert local_rank({"SLURM_LOCALID": "3"}) == 3
     assert local_rank({"MPI_LOCALRANKID": "1"}) == 1
+    assert local_rank({"SLURM_LOCALID": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "2"}) == 2
     with pytest.raises(CollectiveError, match="no launcher says"):
         local_rank({})
 

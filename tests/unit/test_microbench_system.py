@@ -67,6 +67,19 @@ def test_a_gpu_takes_peaks_and_links_from_its_data_sheet() -> None:
     assert any("links" in line and "not measured" in line for line in known)
 
 
+@pytest.mark.parametrize(("site", "gpus"), [("Vista", 1), ("Perlmutter", 4)])
+def test_a_site_takes_its_sheets_values_with_their_sources(site: str, gpus: int) -> None:
+    sheet = read_datasheet(ROOT / "training" / "systems" / f"{site}.yaml")
+    own = device("cuda", sheet["gpu"]["name"])
+    hardware = with_datasheet(measured(own.name), sheet, own)["hardware"]
+    assert hardware["gpus_per_node"] == gpus
+    for name in ("inter_node_gb_per_s", "intra_node_gb_per_s", "host_gb_per_s"):
+        assert hardware["links"][name] == sheet["links"][name]
+        assert hardware["links"][name]["source"]
+    for name in ("memory_bandwidth_gb_per_s", "memory_gib", "board_power_w"):
+        assert hardware["gpu"][name]["source"] == sheet["gpu"][name]["source"] != "measured here"
+
+
 def test_a_processor_takes_the_links_only() -> None:
     hardware = with_datasheet(measured("CPU"), SHEET, device("cpu", "CPU"))["hardware"]
     assert hardware["links"] == SHEET["links"]

@@ -116,6 +116,35 @@ def test_whole_smoke_profile(slurm: Workflow) -> None:
     }
 
 
+# As TACC's ibrun: nodes and tasks of the job from Slurm's variables, ranks per node from its own.
+IBRUN = """#!/bin/sh
+: "${SLURM_JOB_NODELIST:?}" "${SLURM_JOB_NUM_NODES:?}" "${TACC_TASKS_PER_NODE:?}"
+[ "$1" = -np ] && [ -z "$SLURMD_NODENAME$SLURM_LOCALID" ] || exit 3
+echo "TACC:  Starting up job $SLURM_JOB_ID"
+ranks=$2
+shift 2
+exec srun --mpi=pmi2 --nodes=$((ranks / TACC_TASKS_PER_NODE)) --ntasks-per-node=$TACC_TASKS_PER_NODE "$@"
+"""
+
+
+def test_ranks_are_started_by_the_sites_launcher(slurm: Workflow, tmp_path: Path) -> None:
+    ibrun = tmp_path / "bin" / "ibrun"
+    ibrun.parent.mkdir()
+    ibrun.write_text(IBRUN)
+    ibrun.chmod(0o755)
+    slurm.environment = slurm.environment | {"PATH": os.pathsep.join((str(ibrun.parent), slurm.environment["PATH"]))}
+    words = ("results/here/done/collective/all_reduce", "--config", "sweep=few.yaml", "launcher=ibrun")
+    assert slurm.run(*words, "sbatch_without=--export", seconds=RUN_S) == 0, slurm.output
+    assert {shape[1:] for _, shape, *_ in rows(slurm.results)} == {(1, 2), (2, 1), (2, 2)}
+
+
+def test_options_of_srun_reach_the_job(slurm: Workflow) -> None:
+    launcher = "launcher=srun --mpi=pmi2 --cpu-bind=none --kill-on-bad-exit=1"
+    words = ("results/here/done/collective/all_gather", "--config", "sweep=few.yaml", launcher)
+    assert slurm.run(*words, seconds=RUN_S) == 0, slurm.output
+    assert {shape[1:] for _, shape, *_ in rows(slurm.results)} == {(1, 2), (2, 1), (2, 2)}
+
+
 def test_overhead_of_a_job(slurm: Workflow) -> None:
     (slurm.folder / "Nothing.smk").write_text(
         'rule nothing:\n    output: touch("mark")\n    log: "nothing.log"\n    shell: "true"\n'

@@ -95,10 +95,45 @@ def test_ranks_equal_the_request_to_the_scheduler() -> None:
     assert settings.ranks({"nodes": 8, "tasks": 8}) == "--nodes 8 --ranks-per-node 1"
 
 
-@pytest.mark.parametrize("config", [{"system": "a b"}, {"device": "tpu"}, {"ranks_per_node": 0}, {"operators": "a;b"}])
+@pytest.mark.parametrize(
+    "config",
+    [
+        *({"system": "a b"}, {"device": "tpu"}, {"ranks_per_node": 0}, {"operators": "a;b"}),
+        *({"launcher": "'srun"}, {"launcher": "auto -x"}, {"sbatch_without": "--export; rm"}),
+    ],
+)
 def test_settings_refuse_what_no_rule_can_use(config: dict[str, object]) -> None:
     with pytest.raises(MeasureError, match=next(iter(config))):
         read_settings(config)
+
+
+def test_a_launcher_that_is_not_known_is_refused_with_the_list() -> None:
+    with pytest.raises(MeasureError, match="launcher='orterun -x': expected auto, srun, ibrun, mpirun or mpiexec"):
+        read_settings({"launcher": "orterun -x"})
+    settings = read_settings({"launcher": "srun --mpi=pmix"})
+    assert settings.ranks({"nodes": 2, "tasks": 2}).endswith("--ranks-per-node 1 --launcher 'srun --mpi=pmix'")
+
+
+def test_a_data_sheet_is_named_found_or_refused_with_the_list(tmp_path: Path) -> None:
+    (tmp_path / "Vista.yaml").touch()
+    (tmp_path / "of mine.yaml").touch()
+    assert Settings().sheet(tmp_path) == f"--datasheet {tmp_path}"
+    assert Settings(datasheet="none").sheet(tmp_path) == ""
+    assert Settings(datasheet="Vista").sheet(tmp_path) == f"--datasheet {tmp_path}/Vista.yaml"
+    assert Settings(datasheet=f"{tmp_path}/of mine.yaml").sheet(tmp_path) == f"--datasheet '{tmp_path}/of mine.yaml'"
+    with pytest.raises(MeasureError, match="datasheet=Visat: no such file; expected auto, none, Vista, of mine or a"):
+        Settings(datasheet="Visat").sheet(tmp_path)
+
+
+def test_a_described_system_takes_its_sheets_links_with_their_source(workflow: Workflow) -> None:
+    pytest.importorskip("torch")
+    words = ("results/here/system.yaml", "--cores", "1", "--config", "device=cpu")
+    assert workflow.run(*words, "datasheet=Vista") == 0, workflow.output
+    hardware = yaml.safe_load((workflow.results / "system.yaml").read_text(encoding="utf-8"))["hardware"]
+    assert hardware["links"]["inter_node_gb_per_s"]["value"] == 50
+    assert hardware["links"]["inter_node_gb_per_s"]["source"].startswith("TACC, Vista user guide")
+    assert workflow.run(*words, "datasheet=Visat", "--forceall") == 1
+    assert "datasheet=Visat: no such file; expected auto, none, A100, " in workflow.output
 
 
 def test_nothing_of_a_site_is_in_a_rule() -> None:
@@ -117,28 +152,7 @@ def test_every_profile_retries_resumes_and_reports(path: Path) -> None:
     # A retry resumes; were it given more time, a job that fails with an error would grow past the partition's limit.
     resources = [profile["default-resources"], *profile["set-resources"].values()]
     assert all(isinstance(asked.get("runtime", 1), int) for asked in resources)
-    read_settings(dict(pair.split("=") for pair in profile.get("config", [])))
-
-
-@pytest.mark.parametrize(("profile", "asks_for_memory"), [(".", True), ("vista", False)])
-def test_memory_is_asked_for_as_documented(workflow: Workflow, profile: str, asks_for_memory: bool) -> None:
-    commands = workflow.folder / "bin"
-    commands.mkdir()
-    for name, text in (
-        ("sbatch", f'printf "%s\\n" "${{*%%--wrap*}}" >> "{workflow.folder}/sbatch.calls"; exit 1'),
-        ("sacctmgr", "echo myproject"),
-        ("scontrol", "exit 0"),
-        ("squeue", "exit 0"),
-        ("sinfo", "echo debug*"),
-    ):
-        (commands / name).write_text(f"#!/bin/sh\n{text}\n")
-        (commands / name).chmod(0o755)
-    workflow.environment["PATH"] = f"{commands}:{workflow.environment['PATH']}"
-    at_once = ("--retries", "0", "--slurm-init-seconds-before-status-checks", "1", "--latency-wait", "1")
-    workflow.run("--profile", str(ROOT / "slurm" / profile), *at_once, "profile_all")
-    calls = (workflow.folder / "sbatch.calls").read_text().splitlines()
-    assert len(calls) == 3, workflow.output
-    assert all((" --mem" in call) is asks_for_memory for call in calls), calls
+    read_settings(dict(pair.split("=", 1) for pair in profile.get("config", [])))
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.parent.name)

@@ -129,7 +129,7 @@ def register(commands: Any) -> None:
     )
     command.add_argument("--precision", choices=("fp32", "fp16", "bf16"), help=PRECISION_HELP)
     command.add_argument(
-        "--launcher", help='e.g. "srun --mpi=pmi2"; sizes are added (default: srun in a job, else mpiexec)'
+        "--launcher", help='ibrun, "srun --mpi=pmi2", …; sizes are added (default: srun in a job, else mpiexec)'
     )
     command.add_argument("--silence-s", type=float, default=300.0, help="ranks silent for longer hang (default: 300)")
     command.add_argument("--nccl-tests", type=Path, metavar="FOLDER", help="where all_reduce_perf and its sisters are")

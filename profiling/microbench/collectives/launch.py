@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from sys import executable
 
@@ -20,6 +21,9 @@ KEPT_LINES = 40
 GRACE_S = 5.0
 # PMI-2 is the wire protocol that both Slurm and MPICH speak; PMIx needs both built against one library.
 SLURM_LAUNCHER = "srun --mpi=pmi2 --cpu-bind=none --kill-on-bad-exit=1"
+LAUNCHERS = ("srun", "ibrun", "mpirun", "mpiexec")
+# Identity of the batch script's own process: a rank that inherited it would take the first node for its own.
+OF_ONE_PROCESS = {"SLURMD_NODENAME", "SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID"}
 
 
 def _program(name: str) -> str | None:
@@ -27,17 +31,24 @@ def _program(name: str) -> str | None:
     return shutil.which(name) or shutil.which(name, path=str(Path(executable).parent))
 
 
+def _words(launcher: str | None) -> list[str]:
+    """Return a launcher's words: srun's in a Slurm job, mpiexec elsewhere, where none is named."""
+    return shlex.split(launcher or (SLURM_LAUNCHER if "SLURM_JOB_ID" in os.environ else "mpiexec"))
+
+
 def launch_command(topology: Topology, launcher: str | None = None) -> list[str]:
     """Return the words that start one process per rank: srun in a Slurm job, mpiexec elsewhere.
 
     Args:
         topology: nodes and ranks on each.
-        launcher: srun or mpiexec with options of the site; its sizes are added here.
+        launcher: one of ``LAUNCHERS`` with options of the site; its sizes are added here.
 
     Raises:
         CollectiveError: the launcher is missing, or mpiexec is to start ranks on other nodes.
+
+    Source: ibrun's option, TACC, Vista User Guide, "NVIDIA MPS".
     """
-    words = shlex.split(launcher or (SLURM_LAUNCHER if "SLURM_JOB_ID" in os.environ else "mpiexec"))
+    words = _words(launcher)
     program = _program(words[0])
     if program is None:
         raise CollectiveError(
@@ -52,7 +63,53 @@ def launch_command(topology: Topology, launcher: str | None = None) -> list[str]
         return [program, *words[1:], *sizes]
     if topology.nodes > 1 and launcher is None:
         raise CollectiveError(f"{topology.nodes} nodes outside a Slurm job; name the site's launcher with --launcher")
-    return [program, *words[1:], "-n", str(topology.ranks)]
+    return [program, *words[1:], "-np" if Path(program).name == "ibrun" else "-n", str(topology.ranks)]
+
+
+def _first_environment(process: int) -> dict[str, str]:
+    """Return the environment that a process was started with."""
+    text = os.fsdecode(Path(f"/proc/{process}/environ").read_bytes())
+    return {name: value for name, _, value in (pair.partition("=") for pair in text.split("\0") if pair)}
+
+
+def _parent(process: int) -> int:
+    """Return the process that started another one; 0: none that is still there."""
+    return int(Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[1])
+
+
+def job_variables() -> dict[str, str]:
+    """Return the variables that Slurm set for this job's script.
+
+    Snakemake's job step passes on the job's id and no other; the nearest process above that was started with the job's
+    nodes has them all, those of the site among them (SLURM_TACC_*).
+
+    Raises:
+        CollectiveError: no process above has them.
+    """
+    job, process = os.environ["SLURM_JOB_ID"], os.getpid()
+    with suppress(OSError):  # a process of another user: the node's daemon
+        while process:
+            variables = _first_environment(process)
+            if variables.get("SLURM_JOB_ID") == job and "SLURM_JOB_NODELIST" in variables:
+                return {name: value for name, value in variables.items() if name.startswith("SLURM")}
+            process = _parent(process)
+    raise CollectiveError(f"no process above this one was started with job {job}'s nodes; use --launcher srun")
+
+
+def launch_environment(topology: Topology, launcher: str | None = None) -> dict[str, str] | None:
+    """Return the environment of a launcher that reads the job's nodes and tasks from it; None: this process's.
+
+    Raises:
+        CollectiveError: see ``job_variables``.
+
+    Source: ranks per node, TACC, Vista User Guide, "NVIDIA MPS": TACC_TASKS_PER_NODE; MPICH and Open MPI read Slurm's.
+    """
+    name = Path(_words(launcher)[0]).name
+    if "SLURM_JOB_ID" not in os.environ or name not in LAUNCHERS or name == "srun":
+        return None
+    job, per_node = job_variables(), topology.gpus_per_node
+    asked = {"SLURM_TASKS_PER_NODE": f"{per_node}(x{job['SLURM_JOB_NUM_NODES']})", "TACC_TASKS_PER_NODE": str(per_node)}
+    return {key: value for key, value in (os.environ | job | asked).items() if key not in OF_ONE_PROCESS}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -135,7 +192,10 @@ def local_rank(environment: dict[str, str]) -> int:
     Raises:
         CollectiveError: no launcher that is known started this process.
     """
-    names = ("SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK")
+    names = (
+        *("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "MVP_COMM_WORLD_LOCAL_RANK"),
+        "SLURM_LOCALID",  # last: of another launcher's rank it is the batch script's
+    )
     for name in names:
         if environment.get(name, "").isdigit():
             return int(environment[name])

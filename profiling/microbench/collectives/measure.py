@@ -18,7 +18,7 @@ from typing import Literal
 from microbench.collectives.bandwidth import size_multiple
 from microbench.collectives.errors import CollectiveError
 from microbench.collectives.gpu import Gpu
-from microbench.collectives.launch import launch_command, run_lines
+from microbench.collectives.launch import launch_command, launch_environment, run_lines
 from microbench.collectives.nccl_series import doubling_series, results
 from microbench.collectives.nccl_tests import NcclTests
 from microbench.collectives.ranks import MARK
@@ -154,7 +154,9 @@ def run_ranks(request: Request, parts: list[Part]) -> Iterator[tuple[Part, Measu
     calls, plan = _plan(request, parts)
     program = [sys.executable, "-m", "microbench.collectives.ranks", json.dumps(plan)]
     done = 0
-    for line in run_lines([*launch_command(request.topology, request.launcher), *program], request.silence_s):
+    command = [*launch_command(request.topology, request.launcher), *program]
+    environment = launch_environment(request.topology, request.launcher)
+    for line in run_lines(command, request.silence_s, environment):
         if not line.startswith(MARK):
             continue
         report = json.loads(line.removeprefix(MARK))

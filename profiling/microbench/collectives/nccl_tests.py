@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from microbench.collectives.bandwidth import total_bytes
 from microbench.collectives.errors import CollectiveError, OutOfMemoryError, last_lines
 from microbench.collectives.gpu import visible_gpus
-from microbench.collectives.launch import KEPT_LINES, launch_command, local_rank, run_lines
+from microbench.collectives.launch import KEPT_LINES, launch_command, launch_environment, local_rank, run_lines
 from microbench.collectives.nccl_output import (
     COUNTED,
     FAILURE,
@@ -232,8 +232,10 @@ class NcclTests:
 
         with ExitStack() as stack:
             document = self._document(collective, stack)
+            command = self.command(collective, topology, sizes, document)
+            environment = launch_environment(topology, self.launcher)
             try:
-                for line in run_lines(self.command(collective, topology, sizes, document), self.silence_s):
+                for line in run_lines(command, self.silence_s, environment):
                     row = output.take(line)
                     output.check_memory([least])  # going on, it would crash, or print a size of its own
                     if row is not None and document is None and COUNTED in (output.columns or ()):
