@@ -18,6 +18,8 @@ TEST := .venv/test/bin/python
 PROFILE := .venv/profile/bin/python
 WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
+DOCS_READY := .venv/docs/$(READY)
+DOCS := .venv/docs/bin/python
 SMOKE := results/smoke
 VERIFY_OUT := results/verify
 RECOMMENDER_OUT := results/verify_recommender
@@ -34,6 +36,11 @@ GPU_REPLACE :=
 KIT_PYTHONS := 3.11 3.12 3.13 3.14
 KIT_MACHINES := x86_64
 
+# The run of README's pictures, and the browser that photographs its report (Debian: apt install chromium).
+PICTURED := --model llama3-70b --system H100 --gpus 64 --global-batch-size 24 --tp 8 --pp 4 --micro-batch-size 1 --set sequence_parallel=true
+CHROMIUM := chromium
+SITE ?= build/site
+
 # Those whose kernels others measured and published.
 PUBLIC_SYSTEMS := $(basename $(notdir $(shell grep -l '^    kernel tables:' training/systems/*.yaml)))
 # Published systems known from their data sheets.
@@ -42,7 +49,7 @@ DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regr
 
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile check-extras format bench accuracy fit profile-smoke
-.PHONY: gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: docs architecture pictures gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -135,8 +142,21 @@ verify-recommender: $(WORKFLOW_READY) ## measure this CPU, predict 8 small recom
 traces: $(WORKFLOW_READY) ## record the sample traces of four models again, whole ones: TRACES=folder
 	PYTHON="$(CURDIR)/$(WORKFLOW)" bash predictor/replay/record_samples.sh "$(TRACES)"
 
-gallery: $(TEST_READY) ## run the examples of docs/gallery.md again, and write what they print
+gallery: $(TEST_READY) ## run the commands of docs/gallery.md, docs/troubleshooting.md and README.md again, and write their outputs
 	$(TEST) -m tests.gallery
+
+pictures: $(TEST_READY) ## draw README's pictures again; needs Debian's chromium, or CHROMIUM=browser
+	@mkdir -p results/pictures
+	$(TEST) -m predictor timeline $(PICTURED) --svg docs/pictures/timeline.svg
+	$(TEST) -m predictor report $(PICTURED) --search --out results/pictures/report.html
+	"$(CHROMIUM)" --headless $(if $(filter 0,$(shell id -u)),--no-sandbox) --hide-scrollbars --window-size=1100,1160 \
+		--screenshot=docs/pictures/report.png "file://$(CURDIR)/results/pictures/report.html"
+
+architecture: $(TEST_READY) ## draw the packages and their imports again: docs/architecture.md and its pictures
+	$(TEST) -m tests.architecture
+
+docs: $(DOCS_READY) ## build the documents as a site with search, in build/site: SITE=folder
+	NO_MKDOCS_2_WARNING=1 $(DOCS) -m mkdocs build --strict --site-dir "$(CURDIR)/$(SITE)"
 
 precisions: $(WORKFLOW_READY) ## predict four models in another precision from one trace each, and trace them in it
 	$(WORKFLOW) -m microbench compare-precisions --device cpu --out results/precisions
@@ -193,6 +213,7 @@ clean: ## remove environments, caches and builds
 $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
+$(DOCS_READY): EXTRAS := [docs]
 $(WORKFLOW_READY): EXTRAS := [fit,launch,profile,recommend,reference,test,train,workflow]
 .venv/%/$(READY): pyproject.toml constraints.txt training/hugectr/engine-cpu.txt
 	@rm -rf "$(@D)"

@@ -33,6 +33,15 @@ import torch; from transformers import LlamaConfig, LlamaForCausalLM
 sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
 assert LlamaForCausalLM(LlamaConfig(**sizes))(torch.arange(4)[None]).logits.shape == (1, 4, 32)
 """
+# A page may link to other machines and load nothing from them.
+SITE = r"""
+import re; from pathlib import Path
+pages = [path.read_text() for path in Path("site").rglob("*.html")]
+away = re.compile(r"<(?:script|img|link|iframe|source)\b[^>]*(?:src|href)=.?https?:[^>]*>")
+loaded = [tag for page in pages for tag in away.findall(page)]
+assert len(pages) > 60 and not loaded, loaded
+assert "Where the step goes" in Path("site/search/search_index.json").read_text()
+"""
 WHEEL = f"""
 import os, hatchling.build; there = os.getcwd(); os.chdir({str(ROOT)!r}); hatchling.build.build_wheel(there)
 """
@@ -71,6 +80,10 @@ COMMANDS = {
     "hub": [f"python -c {shlex.quote(HUB)}"],
     "reference": [f"python -c {shlex.quote(LLAMA)}"],
     "trace": ["python -m microbench trace tiny --device cpu --ranks 1 --steps 1 --out traces"],
+    "docs": [
+        f"python -m mkdocs build --quiet --strict --config-file {ROOT}/mkdocs.yml --site-dir {{folder}}/site",
+        f"python -c {shlex.quote(SITE)}",
+    ],
     "gpu": ["python -c 'import pynvml'"],
     "test": [
         f"ruff check {ROOT}/predictor/base",
@@ -91,7 +104,7 @@ def do(extra: str, releases: str, wheel: Path, folder: Path) -> None:
     path = os.pathsep.join((str(python.parent), os.environ["PATH"]))
     for command in COMMANDS[extra]:
         done = subprocess.run(
-            shlex.split(command),
+            [word.replace("{folder}", str(folder)) for word in shlex.split(command)],
             cwd=folder,
             env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
             capture_output=True,

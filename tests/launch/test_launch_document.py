@@ -86,14 +86,14 @@ def test_shell_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert main(["cancel", "--all"]) == 0
 
 
-def test_the_two_grids_and_the_front_page_are_one() -> None:
+def test_the_two_grids_and_the_shown_table_are_one() -> None:
     (block,) = [block for block in PYTHON if "torch" not in block]
     printed = python("-c", block).splitlines()[:-1]
     assert "\n".join(printed) == python("-m", *SHELL[0], status=1).rstrip("\n")
 
-    rows = re.search(r"(?s)```\n(experiment .*?)…\n(llama-1b_.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"))
+    rows = re.search(r"(?s)```\n(experiment .*?)…\n(llama-1b_.*?)```", TEXT)
     assert rows is not None
-    assert set((rows[1] + rows[2]).splitlines()) <= set(printed), "README.md shows rows of this table"
+    assert set((rows[1] + rows[2]).splitlines()) <= set(printed), "docs/launch.md shows rows of this table"
 
 
 def test_the_predictor_reads_the_experiment() -> None:

@@ -28,7 +28,7 @@ from tests.gallery import (
 
 TEXT = PAGE.read_text(encoding="utf-8")
 SHOWN = blocks(TEXT)
-EXIT_CODES = {"--require-fit": {0, 3}, "check --budget": {3}}
+EXIT_CODES = {"# exit code 2": {2}, "# exit code 3": {3}, "--require-fit": {0, 3}, "check --budget": {3}}
 NOTEBOOK: dict[str, Any] = json.loads((FILES / "notebook.ipynb").read_text(encoding="utf-8"))
 CELLS = """
 import json, sys
