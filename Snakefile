@@ -52,7 +52,7 @@ MEASURED = measured_sources(Path(workflow.basedir, "training/systems"))
 
 wildcard_constraints:
     system="[A-Za-z0-9-]+",
-    operator="[a-z_0-9]+",
+    operator="[a-z_0-9-]+",
     collective="[a-z_0-9]+",
     shard="[0-9]+of[0-9]+",
 
