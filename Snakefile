@@ -59,7 +59,7 @@ if SETTINGS.sbatch_without:
 
 wildcard_constraints:
     system="[A-Za-z0-9-]+",
-    operator="[a-z_0-9]+",
+    operator="[a-z_0-9-]+",
     collective="[a-z_0-9]+",
     shard="[0-9]+of[0-9]+",
 

@@ -1,11 +1,13 @@
-"""Attention in another implementation than the one measured, and its backward pass where only forward was measured.
+"""Attention in the implementation that a run names: as measured, else another's time times a ratio.
 
-Both are the measured time, times a ratio that ``attention_kernels.yaml`` states per matrix instruction with its source.
+``attention_kernels.yaml`` states the ratios per matrix instruction with their source, also those of a backward pass
+where only the forward one was measured.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from math import exp, hypot, log
 from pathlib import Path
@@ -17,7 +19,7 @@ from predictor.base.read_yaml import read_valid
 from predictor.costs.attention_precision import at_length, over_16_bits
 from predictor.costs.cost import Cost, Source
 from predictor.costs.hardware import System
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.operator import Direction, Operator, Shape, in_kernel
 from predictor.costs.operators.flash_attention import BACKWARD_TO_FORWARD_FLOPS
 from predictor.costs.operators.mla_attention import KEY_WIDTH
 from predictor.costs.regressors import Outside, Regressor
@@ -65,14 +67,18 @@ class AttentionRegressor:
     Attributes:
         regressor: of the direction itself, or of the forward pass.
         from_forward: ``regressor`` is of the forward pass, and this is the backward pass.
-        measured: implementation that ``regressor`` was measured with.
-        instruction: matrix instruction of the GPU that measured it.
+        measured: implementation that ``regressor`` was measured with; empty: it is not known.
+        instruction: matrix instruction of the GPU that measured it; empty: it is not known, and neither are ratios.
+        others: the same direction as measured with other implementations, by their names.
+        unnamed: implementation of a run that names none; empty: ``measured``, or what that trains as.
     """
 
     regressor: Regressor
     from_forward: bool
     measured: str
     instruction: str
+    others: Mapping[str, AttentionRegressor] = field(default_factory=dict)
+    unnamed: str = ""
 
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one call, in few bits that in 16 times a ratio.
@@ -88,19 +94,13 @@ class AttentionRegressor:
 
     def _in_16_bits(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one call in the step's precision."""
-        rates = kernel_rates(self.instruction)
-        own = rates[self.measured]
-        asked_name = operator.kernel or own.trains_as or self.measured
-        asked = rates.get(asked_name)
-        if asked is None:
-            trained = ", ".join(name for name, rate in rates.items() if rate.backward is not None)
-            raise PublishedError(
-                f"training.attention_kernel is {asked_name}; its rate on GPUs with {self.instruction} is not known; "
-                f"known are {trained}; choose one, or leave it out"
-            )
+        name = self._asked(operator)
+        if name in self.others:
+            return self.others[name]._in_16_bits(in_kernel(operator, name), direction, shape)
         cost = self.regressor.answer(operator, self._direction(direction), shape)
-        if asked is own and not self.from_forward:
+        if name == self.measured and not self.from_forward:
             return cost
+        own, asked = self._rates(name)
         length, width = _length_and_width(operator, shape)
         factor = at_length(asked.forward, length) / at_length(own.forward, length)
         error = hypot(own.log_error, asked.log_error) if asked is not own else asked.log_error
@@ -113,6 +113,40 @@ class AttentionRegressor:
                 error = hypot(error, WIDE_LOG_ERROR)
         return _scaled(cost, factor, error)
 
+    def _asked(self, operator: Operator) -> str:
+        """Return the implementation that a run names, else the one that it has without."""
+        own = kernel_rates(self.instruction).get(self.measured)
+        return operator.kernel or self.unnamed or (own and own.trains_as) or self.measured
+
+    def _rates(self, name: str) -> tuple[KernelRate, KernelRate]:
+        """Return the rates of the measured implementation and of another.
+
+        Raises:
+            PublishedError: one of them is not known; the message lists the implementations that are.
+        """
+        rates = kernel_rates(self.instruction)
+        own, asked = rates.get(self.measured), rates.get(name)
+        if own is None or asked is None:
+            trained = [known for known, rate in rates.items() if rate.backward is not None] or [self.measured]
+            known, units = (
+                ", ".join(dict.fromkeys([*trained, *self.others])),
+                self.instruction or "unknown matrix units",
+            )
+            raise PublishedError(
+                f"training.attention_kernel is {name}; its rate on GPUs with {units} is not known; "
+                f"known are {known}; choose one, or leave it out"
+            )
+        return own, asked
+
+    def _answering(self, operator: Operator) -> AttentionRegressor:
+        """Return the regressor of the implementation that a run names, where that was measured; else this one."""
+        return self.others.get(self._asked(operator), self)
+
+    def changed(self, change: Callable[[Regressor], Regressor]) -> AttentionRegressor:
+        """Return this with every measured regressor changed."""
+        others = {kernel: other.changed(change) for kernel, other in self.others.items()}
+        return replace(self, regressor=change(self.regressor), others=others)
+
     def _slowdown(self, rate: KernelRate, length: int) -> float:
         """Return the backward time over the forward time of one implementation."""
         assert rate.backward is not None, rate.source
@@ -123,11 +157,12 @@ class AttentionRegressor:
 
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
         """Return how far outside what was measured a call lies; None inside."""
-        return self.regressor.outside(operator, self._direction(direction), shape)
+        answering = self._answering(operator)
+        return answering.regressor.outside(operator, answering._direction(direction), shape)
 
     def widest(self, operator: Operator, shape: Shape) -> float:
         """Return the half width of the interval outside what was measured, as a log."""
-        return self.regressor.widest(operator, shape)
+        return self._answering(operator).regressor.widest(operator, shape)
 
 
 def _scaled(cost: Cost, factor: float, error: float) -> Cost:
@@ -137,25 +172,51 @@ def _scaled(cost: Cost, factor: float, error: float) -> Cost:
     return Cost(us, us * exp(-low), us * exp(high), Source.ANALYTIC)
 
 
-def with_kernels(
-    operator: Operator, regressors: dict[Direction, Regressor], measured: System
-) -> dict[Direction, Regressor]:
-    """Return attention's regressors in every implementation, the backward pass from the forward one where it lacks.
-
-    Other operators, and attention of a system that does not say its implementation, stay as they are.
-    """
-    kernel, instruction = measured.attention_kernel, measured.gpu.matrix_instruction
-    if not operator.fused_attention or not regressors or kernel is None or instruction is None:
-        return regressors
-    if kernel not in kernel_rates(instruction):
-        raise PublishedError(f"{measured.name}: attention_kernel is {kernel}; {FILE.name} has none for {instruction}")
-    result: dict[Direction, Regressor] = {
+def _measured_with(
+    kernel: str, regressors: Mapping[Direction, Regressor], instruction: str
+) -> dict[Direction, AttentionRegressor]:
+    """Return the regressors of one implementation, the backward pass from the forward one where it lacks."""
+    result = {
         direction: AttentionRegressor(regressor, False, kernel, instruction)
         for direction, regressor in regressors.items()
     }
     forward = regressors.get(Direction.FORWARD)
-    if forward is not None and Direction.BACKWARD not in result:
+    if forward is not None and Direction.BACKWARD not in result and kernel in kernel_rates(instruction):
         result[Direction.BACKWARD] = AttentionRegressor(forward, True, kernel, instruction)
+    return result
+
+
+def with_kernels(
+    operator: Operator,
+    regressors: Mapping[Direction, Regressor],
+    measured: System,
+    others: Mapping[str, Mapping[Direction, Regressor]],
+) -> dict[Direction, Regressor]:
+    """Return attention's regressors in every implementation; other operators stay as they are.
+
+    Args:
+        operator: of the regressors.
+        regressors: as measured with the system's own implementation.
+        measured: the system; where it names neither implementation nor matrix instruction, there are no ratios.
+        others: as measured with further implementations, by their names.
+    """
+    kernel, instruction = measured.attention_kernel or "", measured.gpu.matrix_instruction or ""
+    known = bool(regressors and kernel and instruction)
+    if not operator.fused_attention or not (known or others):
+        return dict(regressors)
+    if known and kernel not in kernel_rates(instruction):
+        raise PublishedError(f"{measured.name}: attention_kernel is {kernel}; {FILE.name} has none for {instruction}")
+    own = _measured_with(kernel, regressors, instruction)
+    apart = {
+        name: _measured_with(name, table, instruction) for name, table in others.items() if name != kernel or not own
+    }
+    result: dict[Direction, Regressor] = {}
+    for direction in operator.directions:
+        there = {name: table[direction] for name, table in apart.items() if direction in table}
+        if direction in own:
+            result[direction] = replace(own[direction], others=there)
+        elif there:
+            result[direction] = replace(next(iter(there.values())), others=there, unnamed=kernel)
     return result
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from predictor.costs import operators
-from predictor.costs.operator import Operator
+from predictor.costs.operator import KERNEL_MARK, Operator, in_kernel
 
 
 @cache
@@ -19,6 +19,12 @@ def catalogue() -> dict[str, Operator]:
         assert operator.name == module.name, f"{module.name}.py defines {operator.name}"
         operators_by_name[operator.name] = operator
     return operators_by_name
+
+
+def operator_named(full_name: str) -> Operator:
+    """Return an operator by its name; fused attention in one implementation by both: flash_attention-cudnn."""
+    name, _, kernel = full_name.partition(KERNEL_MARK)
+    return in_kernel(catalogue()[name], kernel)
 
 
 def families() -> dict[str, list[Operator]]:

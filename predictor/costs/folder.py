@@ -4,6 +4,7 @@ system.yaml                                   peaks and links, the unit in every
 card.md                                       who measured it, rows kept and dropped, held-out errors
 manifest.json                                 SHA-256 of every other file: a damaged or edited file does not load
 operator/<gpu>_<regressor>_<precision>.json
+operator/<gpu>_<attention>-<kernel>_<precision>.json   fused attention in another kernel than system.yaml names
 nccl/<gpu>_<collective>_<precision>.json
 """
 
@@ -22,7 +23,7 @@ from predictor.base.read_yaml import first_problem
 from predictor.base.yaml_depth import load_yaml
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
-from predictor.costs.operator import Direction, Operator
+from predictor.costs.operator import KERNEL_MARK, Direction, Operator
 from predictor.costs.regressors import DirectionRegressor, RegressorFile, check_lengths
 from predictor.costs.work import PRECISION_BYTES, SAME_RATE
 
@@ -175,21 +176,29 @@ class RegressorFiles:
             }
         )
 
-    def read(self, operator: Operator) -> dict[Direction, DirectionRegressor]:
+    def kernels(self, operator: Operator) -> list[str]:
+        """Return the implementations of fused attention that were measured besides the system's own."""
+        prefix = f"{operator.regressor_name}{KERNEL_MARK}"
+        return [name.removeprefix(prefix) for name in self.names(OPERATOR_FOLDER) if name.startswith(prefix)]
+
+    def read(self, operator: Operator, kernel: str = "") -> dict[Direction, DirectionRegressor]:
         """Return an operator's regressors by direction; none where there is no file.
+
+        Args:
+            operator: in whatever implementation.
+            kernel: one of ``kernels``; empty: the system's own.
 
         Raises:
             PublishedError: the file is damaged.
         """
-        name = operator.regressor_name
+        name = f"{operator.regressor_name}{KERNEL_MARK}{kernel}" if kernel else operator.regressor_name
         if self.name(name) not in self.manifest:
             return {}
         if name not in self._read:
-            self._read[name] = self._parse(operator)
+            self._read[name] = self._parse(operator, self.name(name))
         return self._read[name]
 
-    def _parse(self, operator: Operator) -> dict[Direction, DirectionRegressor]:
-        name = self.name(operator.regressor_name)
+    def _parse(self, operator: Operator, name: str) -> dict[Direction, DirectionRegressor]:
         content = read_verified(self.folder, name, self.manifest)
         try:
             file = RegressorFile.model_validate_json(content)

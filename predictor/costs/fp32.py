@@ -7,7 +7,6 @@ an interval widens by the error of the transfer between the two measured GPUs, i
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import log
 from pathlib import Path
 
@@ -91,7 +90,7 @@ class Fp32System(PublishedSystem):
     def _in_fp32(self, regressor: Regressor, operator: Operator) -> Regressor:
         """Return a regressor with its terms scaled; unchanged where its bytes are the same in every precision."""
         if isinstance(regressor, AttentionRegressor):
-            return replace(regressor, regressor=self._in_fp32(regressor.regressor, operator))
+            return regressor.changed(lambda part: self._in_fp32(part, operator))
         if not isinstance(regressor, DirectionRegressor):  # a copy from the host, by its bytes
             return regressor
         product = computes(operator)

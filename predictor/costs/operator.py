@@ -25,6 +25,7 @@ from predictor.costs.work import (
 )
 
 Shape = tuple[int, ...]
+KERNEL_MARK = "-"  # before the implementation in the name of a table or a regressor: flash_attention-cudnn
 TermKind = Literal["flops", "bytes", "count"]
 
 
@@ -117,6 +118,11 @@ class Operator:
     def regressor_name(self) -> str:
         """Return the name of the regressor that answers for this operator."""
         return self.family or self.name
+
+    @property
+    def full_name(self) -> str:
+        """Return the operator's name; of fused attention in a named implementation, with that."""
+        return f"{self.name}{KERNEL_MARK}{self.kernel}" if self.kernel else self.name
 
 
 @lru_cache(maxsize=256)

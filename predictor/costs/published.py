@@ -43,7 +43,7 @@ from predictor.costs.host_adam import HOST_ADAMS, HostAdamRegressor
 from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.link_lookup import collective_regressors, half_of_all_reduce
 from predictor.costs.load import ALONE
-from predictor.costs.operator import Direction, Operator, Shape, as_attention_of
+from predictor.costs.operator import KERNEL_MARK, Direction, Operator, Shape, as_attention_of
 from predictor.costs.regressors import Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
@@ -314,13 +314,8 @@ class PublishedSystem:
         regressors: dict[Direction, Regressor] = {}
         for files in (self._donor("operators", SAME_RATE.get(self.precision, ())), self.files):
             if files is not None:
-                donor, own = _with_peak(files, self.precision), self.hardware.gpu
-                answers: dict[Direction, Regressor] = {
-                    direction: transfer(regressor, operator, donor, own, self.precision)
-                    for direction, regressor in files.read(operator).items()
-                }
-                constant = files.hardware.gradients == "constant"
-                regressors |= with_kernels(operator, with_gradients(operator, answers, constant), files.hardware)
+                others = {kernel: self._transferred(operator, files, kernel) for kernel in files.kernels(operator)}
+                regressors |= with_kernels(operator, self._transferred(operator, files), files.hardware, others)
         memory = host_memory_gb_per_s(self.hardware) if operator.name in HOST_ADAMS else None
         if memory is not None:
             regressors[Direction.FORWARD] = HostAdamRegressor(memory.value / self.hardware.gpus_per_node)
@@ -330,6 +325,15 @@ class PublishedSystem:
         if operator is scalar_kernels.OPERATOR and (known := scalar_kernels.scalar_kernels_of(self.hardware.gpu)):
             regressors[Direction.FORWARD] = known
         return regressors
+
+    def _transferred(self, operator: Operator, files: RegressorFiles, kernel: str = "") -> dict[Direction, Regressor]:
+        """Return an operator's regressors of some files on this hardware; ``kernel`` as in ``RegressorFiles.read``."""
+        donor, own = _with_peak(files, self.precision), self.hardware.gpu
+        answers: dict[Direction, Regressor] = {
+            direction: transfer(regressor, operator, donor, own, self.precision)
+            for direction, regressor in files.read(operator, kernel).items()
+        }
+        return with_gradients(operator, answers, files.hardware.gradients == "constant")
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
         """Return the regressors of products in another precision than the step: as measured, else from the step's.
@@ -360,7 +364,7 @@ class PublishedSystem:
         precisions = SAME_RATE.get(self.precision, ())
         if kind == OPERATOR_FOLDER and (donor := self._donor("operators", precisions)) is not None:
             names |= set(donor.names(kind))
-        return sorted(names)
+        return sorted({name.partition(KERNEL_MARK)[0] for name in names})
 
 
 def _with_peak(files: RegressorFiles, precision: str) -> Gpu:

@@ -38,10 +38,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Makes tensors on one device in one precision."""
+    """Makes tensors on one device in one precision.
+
+    Attributes:
+        attention_kernel: implementation that fused attention is forced to; empty: see ``microbench.attention``.
+    """
 
     device: str
     precision: str
+    attention_kernel: str = ""
 
     @property
     def dtype(self) -> Any:

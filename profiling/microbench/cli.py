@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from microbench.attention import OTHERS, fault
 from microbench.collectives.cli import register as register_collective
 from microbench.device import find_device, process_age_s
 from microbench.errors import MeasureError
@@ -30,9 +31,15 @@ from microbench.table import read_tables
 from microbench.traced.cli import register as register_traced
 from predictor.base.command_line import Parser, progress
 from predictor.base.errors import ConfigError, nearest
-from predictor.costs.catalogue import catalogue
+from predictor.costs.catalogue import catalogue, operator_named
+from predictor.costs.operator import KERNEL_MARK
 
 FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
+
+
+def _names() -> list[str]:
+    """Return the operators, and attention in every implementation that is measured apart."""
+    return kernel_names() + [f"{name}{KERNEL_MARK}{kernel}" for name, others in OTHERS.items() for kernel in others]
 
 
 def _check_operators(names: Sequence[str]) -> None:
@@ -41,25 +48,31 @@ def _check_operators(names: Sequence[str]) -> None:
     Raises:
         MeasureError: an operator is unknown.
     """
-    known = kernel_names()
+    known = _names()
     for name in names:
         if name not in known and list(names) != ["all"]:
             raise MeasureError(f"{name} is not an operator.{nearest(name, known)} Known: {', '.join(known)}")
 
 
 def _in_precision(names: Sequence[str], precision: str, sweep: Sweep) -> list[str]:
-    """Return the requested operators; "all" names those of the sweep that exist in the precision.
+    """Return the requested operators; "all" names those of the sweep that exist in the precision, attention once.
 
     Raises:
         MeasureError: a requested operator does not exist in it.
     """
-    existing = [name for name in kernel_names() if precision in catalogue()[name].precisions]
+    existing = [name for name in _names() if precision in operator_named(name).precisions]
     if list(names) == ["all"]:
         return [name for name in existing if name in measured_by(sweep)]
     missing = ", ".join(name for name in names if name not in existing)
     if missing:
         raise MeasureError(f"{missing}: nothing to measure in {precision}, in which there are {', '.join(existing)}")
     return list(dict.fromkeys(names))
+
+
+def _fault(name: str, device: str, precision: str) -> str:
+    """Return why an operator's engine or implementation does not run here; empty if it does."""
+    operator = operator_named(name)
+    return engine_fault(operator.name) or fault(operator, device, precision)
 
 
 def _shard(text: str) -> tuple[int, int]:
@@ -84,9 +97,9 @@ def _operator(arguments: argparse.Namespace) -> int:
     precision = arguments.precision or device.precisions[0]
     job = Job(arguments.out, device, precision, sweep, shard, deadline, arguments.in_order, arguments.threads)
     requested = _in_precision(arguments.names, job.precision, sweep)
-    faults = {name: fault for name in requested if (fault := engine_fault(name))}
-    for name, fault in faults.items():
-        print(f"{name} is left out: {fault}", file=sys.stderr)
+    faults = {name: why for name in requested if (why := _fault(name, device.kind, precision))}
+    for name, why in faults.items():
+        print(f"{name} is left out: {why}", file=sys.stderr)
     names = [name for name in requested if name not in faults]
     progress(f"measuring {len(names)} operators on {device.name} in {job.precision}, shard {arguments.shard}")
     outcomes = profile(job, names, progress)
@@ -114,6 +127,7 @@ def _list(arguments: argparse.Namespace) -> int:
         return 0
     for row in rows:
         print(f"{row['operator']:<24} {', '.join(row['dimensions']):<48} {', '.join(row['directions'])}")
+    print(f"other kernels of attention: {', '.join(name for name in _names() if KERNEL_MARK in name)}")
     print(f"sweeps: {', '.join(sweep_names())}")
     return 0
 
@@ -177,7 +191,9 @@ def parser() -> argparse.ArgumentParser:
     device.add_argument("--device", default="auto", help="cpu, cuda or auto (default): a GPU where there is one")
     device.add_argument("--threads", type=int, default=1, help="torch's threads on a CPU (default 1)")
     operator = commands.add_parser("operator", parents=[device], help="measure operators into tables")
-    operator.add_argument("names", nargs="+", metavar="NAME", help="operators, or all")
+    operator.add_argument(
+        "names", nargs="+", metavar="NAME", help="operators, flash_attention-cudnn and the like, or all"
+    )
     operator.add_argument("--sweep", default="standard", help="smoke, standard, full, recommender or a .yaml file")
     operator.add_argument("--out", type=Path, required=True, help="results folder of this system, results/NAME")
     operator.add_argument("--precision", help="fp32, bf16, fp16, fp8 or fp8_block (default: the device's usual)")

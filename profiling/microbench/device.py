@@ -23,6 +23,8 @@ from predictor.base.allocator import keep_freed_memory
 # Packages that run no timed kernel; their versions are recorded, and may change while a table grows.
 RECORDED = ("numpy", "mpi4py", "nvidia-ml-py", "triton")
 CAPABILITY_WITH_BF16 = 8  # of NVIDIA GPUs, from Ampere on
+# Of NVIDIA GPUs by the major number of their capability. Source: PTX ISA, the targets of mma, wgmma and tcgen05.
+MATRIX_INSTRUCTIONS = {8: "mma", 9: "wgmma", 10: "tcgen05", 12: "mma"}
 COMMIT_FILE = Path(__file__).with_name("COMMIT")  # in a copy that travels without its history
 DIGEST_DIGITS = 12
 
@@ -39,6 +41,7 @@ class Device:
         multiprocessors: of a GPU; torch's threads on a CPU.
         memory_bytes: the most that a call may use.
         precisions: those that it computes in without emulation, the default first.
+        matrix_instruction: of the matrix units, as ``predictor.costs.hardware.Gpu`` has it; None where not known.
     """
 
     kind: Literal["cpu", "cuda"]
@@ -48,6 +51,7 @@ class Device:
     multiprocessors: int
     memory_bytes: int
     precisions: tuple[str, ...]
+    matrix_instruction: str | None = None
 
 
 def find_device(kind: str, threads: int = 1) -> Device:
@@ -85,7 +89,8 @@ def find_device(kind: str, threads: int = 1) -> Device:
     driver = driver_branch(gpu_session().get("driver"))
     # After the others, so that fp8 is measured on request only.
     precisions = (*half, "fp32", *fp8_precisions((properties.major, properties.minor)))
-    return Device("cuda", name, driver, cache, properties.multi_processor_count, int(free), precisions)
+    instruction = None if torch.version.hip else MATRIX_INSTRUCTIONS.get(properties.major)
+    return Device("cuda", name, driver, cache, properties.multi_processor_count, int(free), precisions, instruction)
 
 
 def printable(name: str) -> str:
@@ -167,7 +172,7 @@ def library_versions(kind: str) -> dict[str, str]:
     cublas = _installed(f"nvidia-cublas{suffix}" for suffix in ("", "-cu13", "-cu12"))
     if cublas:  # else the CUDA release's own
         versions["cublas"] = next(iter(cublas.values()))
-    return versions | _installed(["flash-attn"])
+    return versions | _installed(["flash-attn", "flash-attn-3"])
 
 
 def environment() -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from microbench.attention import SETTING
 from microbench.call import Call, Maker
 from microbench.clocks import Clock
 from microbench.device import Device, device_state, library_versions, new_session
@@ -23,7 +24,7 @@ from microbench.rows import Measurement, Status
 from microbench.sweep import Sweep, shapes_of
 from microbench.table import Writer, read_table, table_path
 from microbench.timing import Timed, clock_for, take_turns
-from predictor.costs.catalogue import catalogue
+from predictor.costs.catalogue import operator_named
 from predictor.costs.operator import Operator, Shape
 from predictor.costs.streams import PARAMETER_LIST
 
@@ -70,9 +71,9 @@ class Job:
         """Return the shard as in file names, e.g. 0of4."""
         return f"{self.shard[0]}of{self.shard[1]}"
 
-    def path(self, operator: str) -> Path:
+    def path(self, operator: Operator) -> Path:
         """Return the table of one operator."""
-        return table_path(self.results, "operator", operator, self.precision, self.worker)
+        return table_path(self.results, "operator", operator.full_name, self.precision, self.worker)
 
     def identity(self, operator: Operator) -> Identity:
         """Return the identity of an operator's table."""
@@ -87,7 +88,8 @@ class Job:
             device_kind=self.device.kind,
             driver=self.device.driver,
             versions=library_versions(self.device.kind),
-            settings={"threads": str(self.threads)} if self.device.kind == "cpu" else {},
+            settings=({"threads": str(self.threads)} if self.device.kind == "cpu" else {})
+            | ({SETTING: operator.kernel} if operator.kernel else {}),
             config_hash=self.sweep.config_hash,
         )
 
@@ -129,7 +131,7 @@ def timed(job: Job, operator: Operator, shape: Shape, clock: Clock) -> Timed:
         needed = memory_bytes(operator, shape, job.precision)
         if needed > job.device.memory_bytes:
             raise MemoryError(f"needs about {needed / 1e9:.1f} GB; {job.device.memory_bytes / 1e9:.1f} GB are free")
-        return build_function(operator.name)(shape, Maker(job.device.kind, job.precision))
+        return build_function(operator.name)(shape, Maker(job.device.kind, job.precision, operator.kernel))
 
     return Timed(build, shape, operator.directions, clock, job.sweep.timing)
 
@@ -156,14 +158,14 @@ def profile(job: Job, names: Iterable[str], progress: Callable[[str], None]) -> 
         MeasureError: a table cannot be written, or no shape of the sweep is small enough.
         DeviceLostError: the GPU is lost; what was measured before is kept.
     """
-    operators = [catalogue()[name] for name in names]
-    wanted = {operator.name: shapes_of(operator.name, job.sweep, job.precision) for operator in operators}
-    operators.sort(key=lambda operator: _lost_the_device(job.path(operator.name)))
+    operators = [operator_named(name) for name in names]
+    wanted = {operator.full_name: shapes_of(operator.name, job.sweep, job.precision) for operator in operators}
+    operators.sort(key=lambda operator: _lost_the_device(job.path(operator)))
     clock = clock_for(job.device, job.sweep.timing)
     before_us = reference_us(job.device.kind)
     outcomes = []
     for number, operator in enumerate(operators):
-        shapes = wanted[operator.name][job.shard[0] :: job.shard[1]]
+        shapes = wanted[operator.full_name][job.shard[0] :: job.shard[1]]
         sharing = 1 if job.in_order else len(operators) - number
         own_end = share_end(time.monotonic(), job.deadline, sharing)
         outcome, before_us = _profile_one(replace(job, deadline=own_end), operator, shapes, clock, before_us)
@@ -194,7 +196,7 @@ def _profile_one(
 ) -> tuple[Outcome, float]:
     """Return the outcome of an operator, and the reference kernel's time after it, given that before it."""
     measured = failed = left = 0
-    with Writer(job.path(operator.name), job.identity(operator), new_session(job.device.kind)) as table:
+    with Writer(job.path(operator), job.identity(operator), new_session(job.device.kind)) as table:
         missing = [shape for shape in shapes if not table.has(shape)]
         for batch in batches(job, operator, sorted(missing, key=table.failed)):
             if time.monotonic() > job.deadline:
@@ -205,7 +207,7 @@ def _profile_one(
                 measured += 1
                 failed += not all(row.status.is_timed for row in rows)
                 if any(row.status is Status.DEVICE_LOST for row in rows):
-                    where = f"{operator.name} {'×'.join(map(str, rows[0].shape))}"
+                    where = f"{operator.full_name} {'×'.join(map(str, rows[0].shape))}"
                     raise DeviceLostError(
                         f"{where}: the GPU is lost: {rows[0].kernel}; every row so far is kept, and the same command "
                         "goes on with the other operators first"
@@ -219,7 +221,7 @@ def _profile_one(
         good = sum(table.has(shape) for shape in shapes)
         reason = next((row.kernel for row in table.rows if not row.status.is_timed), "")
     earlier = len(shapes) - len(missing)
-    return Outcome(operator.name, table.path, measured, earlier, failed, left, good, reason), after_us
+    return Outcome(operator.full_name, table.path, measured, earlier, failed, left, good, reason), after_us
 
 
 def _measured(job: Job, operator: Operator, shapes: Iterable[Shape], clock: Clock) -> Iterator[list[Measurement]]:

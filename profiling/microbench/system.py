@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from microbench.attention import DEFAULT
 from microbench.call import DTYPES, Maker
 from microbench.device import Device, library_versions
 from microbench.errors import MeasureError
@@ -186,10 +187,11 @@ def identity(device: Device, name: str) -> dict[str, Any]:
                 "num_multiprocessors": {"value": device.multiprocessors, "source": counted},
                 "peak_tflop_per_s": {},
                 "l2_cache_mb": {"value": device.cache_bytes / 1e6, "source": "last level of cache, as the device says"},
+                **({"matrix_instruction": device.matrix_instruction} if device.matrix_instruction else {}),
             },
             "host": {},
-            # torch's flash backend and flash-attn alike; the sheet's is that of the tables it describes.
-            **({"attention_kernel": "flash_2"} if device.kind == "cuda" else {}),
+            # Of the tables that ask for none; the sheet's is that of the tables it describes.
+            **({"attention_kernel": str(DEFAULT)} if device.kind == "cuda" else {}),
         },
         "provenance": {
             "measured_by": "microbench, on this machine",

@@ -29,7 +29,7 @@ class Settings(Closed):
     sweep: str = Field(default="smoke", description="smoke, standard, full, recommender, or a YAML file")
     collective_sweep: str = Field(default="", description="the same for collectives (default: as sweep)")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="what operators run on")
-    operators: str = Field(default="all", pattern=r"^[a-z_0-9 ]+$", description="names with blanks between, or all")
+    operators: str = Field(default="all", pattern=r"^[a-z_0-9 -]+$", description="names with blanks between, or all")
     collectives: str = Field(default="all", pattern=r"^[a-z_0-9 ]+$", description="names with blanks between, or all")
     backend: Literal["", "gloo", "mpi", "nccl", "nccl-tests"] = Field(
         default="", description="of collectives (default: nccl where device is cuda, else mpi)"

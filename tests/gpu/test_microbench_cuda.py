@@ -40,12 +40,15 @@ def test_every_kernel_runs_with_and_without_gaps(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("kv_heads", "window"), [(4, 0), (2, 0), (1, 0), (2, 32), (4, 32)])
-def test_shared_heads_and_windows_compute_what_plain_attention_does(kv_heads: int, window: int) -> None:
+@pytest.mark.parametrize(
+    ("kv_heads", "window", "kernel"),
+    [(4, 0, ""), (2, 0, ""), (1, 0, ""), (2, 32, ""), (4, 32, ""), (4, 0, "cudnn"), (2, 0, "cudnn")],
+)
+def test_shared_heads_and_windows_compute_what_plain_attention_does(kv_heads: int, window: int, kernel: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
     torch.manual_seed(0)
     shape = (BATCH, LENGTH, 4, kv_heads, WIDTH, 1, window)
-    call = grouped_query_attention.build(shape, Maker("cuda", "bf16"))
+    call = grouped_query_attention.build(shape, Maker("cuda", "bf16", kernel))
     plain = plain_attention(torch, tuple(x.float() for x in call.inputs), True, window)
     ours = call.forward().float()
     torch.testing.assert_close(ours if ours.shape == plain.shape else ours.transpose(1, 2), plain, rtol=2e-2, atol=2e-2)

@@ -20,10 +20,13 @@ INSTRUCTIONS = ("mma", "wgmma", "tcgen05")
 
 
 class Fixed:
-    """100 µs forward and 300 µs backward, ± 2 %."""
+    """100 µs forward and 300 µs backward, ± 2 %, or a multiple."""
+
+    def __init__(self, times: float = 1.0) -> None:
+        self.times = times
 
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
-        us = 100.0 if direction is Direction.FORWARD else 300.0
+        us = self.times * (100.0 if direction is Direction.FORWARD else 300.0)
         return Cost(us, us * 0.98, us * 1.02, Source.INTERPOLATED)
 
     def outside(self, operator: Operator, direction: Direction, shape: Shape) -> Outside | None:
@@ -98,3 +101,29 @@ def test_a_window_counts_as_the_keys_that_it_shows() -> None:
 def test_other_operators_have_no_kernels() -> None:
     ffn = catalogue()["ffn_up"]
     assert in_kernel(ffn, "triton") is ffn
+
+
+def test_a_kernel_that_was_measured_answers_as_measured_and_another_by_the_ratio() -> None:
+    faster = AttentionRegressor(Fixed(0.5), False, "cudnn", "wgmma")
+    regressor = AttentionRegressor(Fixed(), False, "flash_2", "wgmma", {"cudnn": faster})
+    for direction, us in ((Direction.FORWARD, 50.0), (Direction.BACKWARD, 150.0)):
+        cost = regressor.answer(in_kernel(FLASH, "cudnn"), direction, SHAPE)
+        assert (cost.us, cost.source) == (us, Source.INTERPOLATED)
+        assert regressor.answer(FLASH, direction, SHAPE).us == 2 * us
+    third = regressor.answer(in_kernel(FLASH, "flash_3"), Direction.FORWARD, SHAPE)
+    assert third.us == pytest.approx(100.0 / 1.815)
+    assert third.source is Source.ANALYTIC
+
+
+def test_kernels_without_a_known_matrix_instruction_have_no_ratios() -> None:
+    faster = AttentionRegressor(Fixed(0.5), False, "cudnn", "")
+    regressor = AttentionRegressor(Fixed(), False, "flash_2", "", {"cudnn": faster})
+    assert regressor.answer(in_kernel(FLASH, "cudnn"), Direction.FORWARD, SHAPE).us == 50.0
+    with pytest.raises(PublishedError, match="unknown matrix units is not known; known are flash_2, cudnn"):
+        regressor.answer(in_kernel(FLASH, "triton"), Direction.FORWARD, SHAPE)
+
+
+def test_where_only_another_kernel_was_measured_the_systems_own_is_a_ratio_of_it() -> None:
+    regressor = AttentionRegressor(Fixed(), False, "cudnn", "wgmma", unnamed="flash_2")
+    assert regressor.answer(FLASH, Direction.FORWARD, SHAPE).us == pytest.approx(181.5)
+    assert regressor.answer(in_kernel(FLASH, "cudnn"), Direction.FORWARD, SHAPE).us == 100.0

@@ -77,7 +77,7 @@ def test_flash_attn_gets_fewer_heads_and_the_window(torch: Any, monkeypatch: pyt
         seen.append(options | {"kv_heads": keys.shape[2]})
         return queries
 
-    monkeypatch.setattr(grouped_query_attention, "flash_attn_function", lambda make: flash)
+    monkeypatch.setattr(grouped_query_attention, "packaged_function", lambda make: flash)
     for window in (0, 16, 64):
         call = grouped_query_attention.build((1, 64, 4, 2, 32, 1, window), Maker("cpu", "fp32"))
         call.forward()

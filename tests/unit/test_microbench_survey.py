@@ -209,6 +209,7 @@ def test_steps_come_before_operators_and_slow_tests_last(tmp_path: Path) -> None
         "system and sustained clock",
         "steps",
         "linear layers and attention in bf16",
+        "attention by cudnn in bf16",
         "other operators of transformers in bf16",
         "linear layers in fp8",
         "operators of few models in bf16",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,15 +18,28 @@ from microbench import cli, profile
 from microbench.kernels import build_function
 from microbench.survey import stages as planning
 from microbench.survey.archive import ARCHIVE, SUMMARY
+from microbench.survey.probe import find_here
 from microbench.survey.stages import stages, survey
 from microbench.sweep import SWEEPS
+from microbench.system import write_system
 from microbench.table import read_tables
 from predictor.__main__ import main as predictor_main
 from predictor.costs.catalogue import catalogue
+from predictor.costs.cost import Source
+from predictor.costs.operator import BOTH, in_kernel
+from predictor.costs.published import PublishedSystem
 from tests.unit.test_microbench_survey import ROOT, made
-from tests.unit.virtual_gpu import VirtualGpu, installed, scaled_build
+from tests.unit.virtual_gpu import OTHER_KERNEL_SPEEDUP, VirtualGpu, installed, scaled_build
 
 __all__ = ["made"]
+
+RUN = {
+    "model": {
+        "hidden_size": 4096, "num_attention_heads": 32, "ffn_hidden_size": 11008, "num_layers": 4,
+        "sequence_length": 8192, "vocab_size": 32000, "attention": "flash",
+    },
+    "parallelism": {"data_parallel_size": 8},
+}  # fmt: skip
 
 
 class Virtual:
@@ -72,6 +86,8 @@ def test_in_virtual_time_a_survey_ends_in_time_with_good_rows_of_every_operator(
         assert {stage.status for stage in ended} == {0}, capsys.readouterr().err
         assert gpu.host_s < 60.0 * minutes
         tables = read_tables(results, "operator")
+        apart = {found.path.name for found in tables if found.provenance.identity.settings}
+        assert apart == {f"{name}-cudnn_bf16.0of1.csv" for name in planning.ATTENTION}
         names = {found.provenance.identity.name for found in tables}
         assert names == {name for name in catalogue() if "bf16" in catalogue()[name].precisions}
         for found in tables:
@@ -83,6 +99,83 @@ def test_in_virtual_time_a_survey_ends_in_time_with_good_rows_of_every_operator(
     system = yaml.safe_load((results / "system.yaml").read_text())["hardware"]
     assert system["name"] == "H200"
     assert system["gpu"]["sustained_product_ratio"]["value"] == pytest.approx(1.0, abs=0.2)
+
+
+def attention_measured(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Measure attention on a virtual H200 as a survey does, 40 shapes of each name."""
+    content = yaml.safe_load((SWEEPS / "standard.yaml").read_text()) | {"shapes_per_operator": 40}
+    sweep = folder.with_suffix(".yaml")
+    sweep.write_text(yaml.safe_dump(content))
+    gpu = VirtualGpu()
+    with installed(monkeypatch, gpu, "NVIDIA H200"):
+        monkeypatch.setattr(profile, "build_function", scaled_build(gpu, build_function))
+        write_system(folder, find_here(ROOT / planning.DATASHEETS).system)
+        words = ["--device", "cuda", "--precision", "bf16", "--sweep", str(sweep), "--out", str(folder)]
+        assert cli.main(["operator", *names, *words]) == 0
+
+
+def test_two_kernels_of_attention_are_published_and_the_configuration_chooses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    results, out = tmp_path / "r", tmp_path / "H200_measured"
+    attention_measured(results, monkeypatch, "flash_attention", "flash_attention-cudnn")
+    assert {
+        (found.path.stem.partition("_bf16")[0], row.kernel)
+        for found in read_tables(results, "operator")
+        for row in found.rows
+    } == {
+        ("flash_attention", "flash_2: torch scaled_dot_product_attention, flash backend"),
+        ("flash_attention-cudnn", "cudnn: torch scaled_dot_product_attention, cuDNN backend"),
+    }
+    known = ROOT / "regressors/H200"
+    fit = ["fit", "--system", str(results / "system.yaml"), "--measurements", str(results), "--keep", str(known)]
+    assert fitting_main([*fit, "--name", "H200_measured", "--out", str(out)]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    card = (out / "card.md").read_text()
+    for column in ("flash_attention forward", "flash_attention-cudnn forward", "flash_attention-cudnn backward"):
+        assert f"| {column} |" in card
+    assert "- flash_2: where a run names none, or this one." in card
+    system, attention = PublishedSystem(out, "bf16"), catalogue()["flash_attention"]
+    shape = (2, 4096, 32, 128, 1)
+    for direction in BOTH:
+        unnamed, default, other = (
+            system.cost(in_kernel(attention, kernel), direction, shape) for kernel in ("", "flash_2", "cudnn")
+        )
+        assert unnamed == default
+        assert {default.source, other.source} <= {Source.INTERPOLATED, Source.EXTRAPOLATED}, "measured, not a ratio"
+        assert default.us / other.us == pytest.approx(OTHER_KERNEL_SPEEDUP, rel=0.05)
+    # The published table of a third kernel is kept as that kernel's.
+    assert system.cost(in_kernel(attention, "flash_3"), BOTH[0], shape) == PublishedSystem(known, "bf16").cost(
+        attention, BOTH[0], shape
+    )
+    steps = {}
+    for kernel in ("", "cudnn"):
+        path = tmp_path / f"run{kernel}.yaml"
+        training = {"precision": "bf16", "micro_batch_size": 1, "num_micro_batches": 1} | (
+            {"attention_kernel": kernel} if kernel else {}
+        )
+        path.write_text(yaml.safe_dump(RUN | {"training": training}))
+        assert predictor_main(["predict", str(path), "--system", str(out), "--json"]) == 0, capsys.readouterr().err
+        steps[kernel] = json.loads(capsys.readouterr().out)["step"]["time_us"]
+    assert steps["cudnn"] < 0.99 * steps[""], "the configuration chooses"
+
+
+def test_a_kernel_that_does_not_run_costs_its_own_rows_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    forced = torch.nn.attention.sdpa_kernel
+    gpu, content = VirtualGpu(), yaml.safe_load((SWEEPS / "smoke.yaml").read_text())
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(content | {"shapes_per_operator": 3}))
+    with installed(monkeypatch, gpu, "NVIDIA H200"):
+        monkeypatch.setattr(torch.nn.attention, "sdpa_kernel", forced)  # a processor has no cuDNN
+        words = ["--device", "cuda", "--sweep", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "r")]
+        assert cli.main(["operator", "flash_attention-cudnn", "gelu", *words]) == 1
+    said = [line for line in capsys.readouterr().err.splitlines() if "flash_attention-cudnn" in line]
+    assert len(said) == 1
+    assert said[0].startswith("flash_attention-cudnn is left out: No viable backend")
+    assert [found.path.name for found in read_tables(tmp_path / "r", "operator")] == ["gelu_bf16.0of1.csv"]
 
 
 @pytest.mark.skipif("SURVEY_EMULATED" not in os.environ, reason="takes four minutes: make survey-emulated")
@@ -106,6 +199,8 @@ def test_a_kit_with_every_stage_a_process_ends_in_a_published_system_that_predic
     assert fitting_main([*fit, "--name", "H100_measured", "--out", str(out)]) == 0, capsys.readouterr().err
     own = {path.name for path in (out / "operator").glob("*.json")}
     assert "NVIDIAH10080GBHBM3_linear_bf16.json" in own
+    assert "NVIDIAH10080GBHBM3_flash_attention_bf16.json" in own
+    assert "NVIDIAH10080GBHBM3_flash_attention-cudnn_bf16.json" in own
     assert (out / "nccl/NVIDIAH10080GBHBM3_all_reduce_bf16.json").is_file(), "kept from the present system"
     options = ["--model", "llama3-8b", "--system", str(out), "--gpus", "8", "--global-batch-size", "64"]
     assert predictor_main(["predict", *options]) == 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fitting.pipeline import operators_of
 from fitting.print_tables import markdown, number
 from fitting.systems import SystemSource
+from fitting.tables import operators_of
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
 from predictor.costs.links import RING
-from predictor.costs.operator import Direction
+from predictor.costs.operator import KERNEL_MARK, Direction
 from predictor.costs.regressors import RegressorFile
 from predictor.costs.transfer_errors import transfer_errors
 
@@ -110,6 +110,20 @@ def _backward_products(system: System, files: Sequence[RegressorFile]) -> list[s
     return ["", "## Backward passes of products", *lines] if lines else []
 
 
+def _attention_kernels(system: System, files: Sequence[RegressorFile]) -> list[str]:
+    """Say which implementations of attention answer for what a run names, where there are several."""
+    named = [file for file in files if KERNEL_MARK in file.name]
+    if not named:
+        return []
+    lines = [f"- {system.attention_kernel or 'not recorded'}: where a run names none, or this one."]
+    for kernel in sorted({file.name.partition(KERNEL_MARK)[2] for file in named}):
+        measured = ", ".join(
+            f"{file.name} {file.precision}" for file in named if file.name.endswith(f"{KERNEL_MARK}{kernel}")
+        )
+        lines.append(f"- {kernel}: where training.attention_kernel names it, by {measured}, without a ratio.")
+    return ["", "## Kernels of attention", *lines]
+
+
 def card(
     source: SystemSource,
     system: System,
@@ -153,6 +167,7 @@ def card(
         "## Analytic: no usable row",
         *(analytic or ["Nothing."]),
         *_backward_products(system, files),
+        *_attention_kernels(system, files),
         "",
         "## Not measured: timed by the links",
         *_not_measured(system, files),

@@ -19,10 +19,11 @@ from math import log
 import numpy as np
 
 from fitting.intervals import COVERAGE, upper_quantile
-from fitting.pipeline import Example, Fit, operators_of
+from fitting.pipeline import Example, Fit
 from fitting.regress import rounded
+from fitting.tables import operators_of
 from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES, INTERFACE_TERM, SHARED_HOST_TERM, STANDS_IN_FOR
+from predictor.costs.collectives import INTERFACE_TERM, SHARED_HOST_TERM, STANDS_IN_FOR
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.operator import BOTH, Direction, Operator, Shape
 from predictor.costs.published import PublishedSystem
@@ -202,10 +203,11 @@ def with_shared_host(models: Models) -> Models:
 
 def derive_operators(fits: list[Fit], system: System, donor: PublishedSystem) -> list[Derived]:
     """Return the operators without usable rows that the donor can answer for."""
-    own = {(f.regressor, f.direction): f for f in fits if f.regressor not in COLLECTIVES}
+    measured = {operator.regressor_name for operator in catalogue().values()}  # not of one implementation of attention
+    own = {(f.regressor, f.direction): f for f in fits if f.regressor in measured}
     deriver = Deriver(system, own, donor)
     derived: list[Derived] = []
-    for name in sorted({operator.regressor_name for operator in catalogue().values()}):
+    for name in sorted(measured):
         directions = operators_of(name)[0].directions
         absent = [d for d in directions if (name, d) not in own or own[name, d].model is None]
         if len(absent) == len(directions):

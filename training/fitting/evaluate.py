@@ -14,10 +14,10 @@ import numpy as np
 from fitting.gate import ColumnCount
 from fitting.heldout import LARGEST_SHARE
 from fitting.own_tables import find_tables
-from fitting.pipeline import gated_rows, operators_of
+from fitting.pipeline import gated_rows
 from fitting.report import mean
 from fitting.scores import percent, relative_error
-from fitting.tables import Row, Tables
+from fitting.tables import Row, Tables, operators_of
 from microbench.errors import TableError
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.cost import Cost

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.intervals import COVERAGE
-from fitting.pipeline import operators_of
 from fitting.regress import fit
 from fitting.samples import Samples, to_samples
-from fitting.tables import Row, shape_times
+from fitting.tables import Row, operators_of, shape_times
 from fitting.transfer_error import Transferred, measured_systems, transfers
 
 FEW_ROWS_FORMAT = "estimate-train-time/few-rows/1"

@@ -7,7 +7,7 @@ refused by the kernel) is left out.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -16,13 +16,14 @@ from statistics import median
 
 from fitting.public_tables import find_public, is_public
 from fitting.tables import NO_PEAK, Row, Tables, find_imported
+from microbench.attention import SETTING, read_recorded
 from microbench.errors import TableError
 from microbench.provenance import SUFFIX, Identity, read_provenance
 from microbench.table import Measurement, read_table
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import Quantity
-from predictor.costs.operator import Direction, Operator
+from predictor.costs.operator import Direction, Operator, in_kernel
 from predictor.costs.work import PRECISION_BYTES
 
 Named = tuple[Path, Identity]
@@ -30,6 +31,7 @@ KINDS = ("operator", "collective")
 # An operator of many short kernels: the time of its shortest calls from an idle device is host time.
 HOST_OPERATOR = "rope"
 FEWEST_CALLS = 5
+ANOTHER_KERNEL = "ran {kernel}, in a table of another implementation of attention"
 HOST_BOUND = "host-bound: launching took longer than the kernels, whose time is not known"
 
 
@@ -39,7 +41,7 @@ def is_own(folder: Path) -> bool:
 
 
 def _operator(identity: Identity, path: Path) -> Operator:
-    """Return the operator or collective of a table, after a check of its dimensions."""
+    """Return the operator, in the implementation asked for, or collective of a table, its dimensions checked."""
     known = catalogue() if identity.kind == "operator" else COLLECTIVES
     operator = known.get(identity.name)
     if operator is None or operator.dimensions != identity.dimensions:
@@ -47,7 +49,18 @@ def _operator(identity: Identity, path: Path) -> Operator:
         raise TableError(
             f"{path}: {identity.name} of dimensions {', '.join(identity.dimensions)}: the catalogue has {known_as}"
         )
-    return operator
+    return in_kernel(operator, identity.settings.get(SETTING, ""))
+
+
+def _row(operator: Operator, row: Measurement, unusable: str | None) -> Row:
+    """Return a row to fit; its operator is in the implementation that the row says ran."""
+    kernel, library = read_recorded(row.kernel)
+    if operator.kernel and kernel != operator.kernel:
+        unusable = ANOTHER_KERNEL.format(kernel=row.kernel)
+    us = median(row.best_samples_us)
+    return Row(
+        in_kernel(operator, kernel), operator.full_name, row.direction, row.shape, us, kernel=library, unusable=unusable
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +70,15 @@ class OwnTables(Tables):
     identities: tuple[Named, ...] = ()
 
     def paths(self) -> dict[str, list[Path]]:
-        """Return the files of each regressor.
+        """Return the files of each regressor; attention in another implementation than the default has its own.
 
         Raises:
             TableError: a file is of no operator or collective that the catalogue knows.
         """
         result: dict[str, list[Path]] = {}
         for path, identity in self.identities:
-            result.setdefault(_operator(identity, path).regressor_name, []).append(path)
+            operator = _operator(identity, path)
+            result.setdefault(operator.full_name if operator.kernel else operator.regressor_name, []).append(path)
         return result
 
     def rows(self, regressor: str) -> list[Row]:
@@ -80,11 +94,19 @@ class OwnTables(Tables):
             on_gpu = identities[path].kind == "operator" and identities[path].device_kind == "cuda"
             for row in _measurements(path):
                 why = HOST_BOUND if on_gpu and not row.kernel_samples_us else None
-                us = median(row.best_samples_us)
-                result.append(
-                    Row(operator, operator.name, row.direction, row.shape, us, kernel=row.kernel, unusable=why)
-                )
+                result.append(_row(operator, row, why))
         return result
+
+    def attention_kernel(self) -> str | None:
+        """Return the implementation that most rows of attention say ran where none was asked for; None if none say."""
+        known = (
+            read_recorded(row.kernel)[0]
+            for path, identity in self.identities
+            if (operator := _operator(identity, path)).fused_attention and not operator.kernel
+            for row in _measurements(path)
+        )
+        counted = Counter(filter(None, known))
+        return counted.most_common(1)[0][0] if counted else None
 
     def reference_us(self) -> dict[int, Quantity]:
         """Return the reference kernel's median time while the tables were measured, by the processes that ran it."""

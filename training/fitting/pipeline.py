@@ -15,12 +15,11 @@ from fitting.regress import fit
 from fitting.residual import FEWEST_ROWS
 from fitting.samples import columns, parts, to_samples, topologies
 from fitting.scores import Score, score
-from fitting.tables import Row, Tables, shape_times
+from fitting.tables import Row, Tables, operators_of, shape_times
 from fitting.unseen_groups import unseen_in_node
-from predictor.costs.catalogue import families
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.operator import Direction, Shape
 from predictor.costs.regressors import DirectionModel
 
 EXAMPLES = 40
@@ -57,11 +56,6 @@ class Fit:
     columns: dict[str, ColumnCount]
     scores: dict[str, Score]
     examples: tuple[Example, ...]
-
-
-def operators_of(regressor: str) -> list[Operator]:
-    """Return the operators that a regressor answers for."""
-    return [COLLECTIVES[regressor]] if regressor in COLLECTIVES else families()[regressor]
 
 
 def _examples(rows: list[Row]) -> tuple[Example, ...]:

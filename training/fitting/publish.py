@@ -29,6 +29,7 @@ from predictor.costs.folder import (
     read_verified,
 )
 from predictor.costs.hardware import System
+from predictor.costs.operator import KERNEL_MARK
 from predictor.costs.regressors import RegressorFile
 
 SOURCE_LINES = ("- Measured by: ", "- Source and licence: ")  # of a card
@@ -106,7 +107,7 @@ def publish(folder: Path, files: dict[str, bytes]) -> None:
 def completed(files: dict[str, bytes], system: System, other: Path) -> dict[str, bytes]:
     """Return a system's files with the regressors that it lacks from another system of the same GPU, sources named.
 
-    Fused attention is kept only where both were measured with the same implementation: a system has one.
+    Fused attention of another implementation than the system's own answers for runs that name that one.
 
     Args:
         files: of ``contents``.
@@ -123,26 +124,47 @@ def completed(files: dict[str, bytes], system: System, other: Path) -> dict[str,
         raise PublishedError(
             f"{other} is of {hardware.gpu.name}; {system.gpu.name} keeps regressors of its own GPU only"
         )
-    of_another_kernel = tuple(
-        f"{OPERATOR_FOLDER}/{hardware.gpu.name}_{operator.name}_"
-        for operator in catalogue().values()
-        if operator.fused_attention and hardware.attention_kernel != system.attention_kernel
-    )
-    names = [
-        name
+    kept = {
+        name: path
         for name in sorted(manifest)
         if name.startswith((f"{OPERATOR_FOLDER}/", f"{COLLECTIVE_FOLDER}/"))
-        and name not in files
-        and not name.startswith(of_another_kernel)
-    ]
-    if not names:
+        and (path := _kept_as(name, hardware, system)) is not None
+        and path not in files
+    }
+    if not kept:
         return files
     sources = [
         line for line in read_verified(other, CARD, manifest).decode().splitlines() if line.startswith(SOURCE_LINES)
     ]
-    section = [f"## Kept from {hardware.name}: not measured here", *sources, *(f"- {name}" for name in names)]
+    section = [f"## Kept from {hardware.name}: not measured here", *sources, *(f"- {path}" for path in kept.values())]
     text = files[CARD].decode() + "\n" + "\n".join(section) + "\n"
-    return {**files, CARD: text.encode(), **{name: read_verified(other, name, manifest) for name in names}}
+    contents_kept = {path: read_verified(other, name, manifest) for name, path in kept.items()}
+    for name, path in kept.items():
+        if path != name:
+            regressor = json.loads(contents_kept[path])
+            renamed = f"{regressor['name']}{KERNEL_MARK}{hardware.attention_kernel}"
+            contents_kept[path] = to_json(regressor | {"name": renamed})
+    return {**files, CARD: text.encode(), **contents_kept}
+
+
+def _kept_as(name: str, hardware: System, system: System) -> str | None:
+    """Return the path of another system's regressor among a system's own; None where it has none.
+
+    Args:
+        name: of the regressor in the other system.
+        hardware: the other system.
+        system: the system itself.
+    """
+    if hardware.attention_kernel == system.attention_kernel:
+        return name
+    for operator in catalogue().values():
+        start = f"{OPERATOR_FOLDER}/{hardware.gpu.name}_{operator.name}"
+        if operator.fused_attention and name.startswith(f"{start}_"):
+            kernel = hardware.attention_kernel
+            return None if kernel is None else f"{start}{KERNEL_MARK}{kernel}{name.removeprefix(start)}"
+        if operator.fused_attention and name.startswith(f"{start}{KERNEL_MARK}{system.attention_kernel}_"):
+            return name.replace(f"{KERNEL_MARK}{system.attention_kernel}_", "_", 1)
+    return name
 
 
 def publish_copy(source: Path, out: Path, *, replace: bool) -> None:

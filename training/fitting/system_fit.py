@@ -10,11 +10,12 @@ from fitting.card import card
 from fitting.datasheet import with_donor_host
 from fitting.derive import Derived, derive_collectives, derive_operators, with_shared_host
 from fitting.own_tables import HOST_OPERATOR, find_tables, is_own, launch_quantity
-from fitting.pipeline import Fit, fit_all, operators_of
+from fitting.pipeline import Fit, fit_all
 from fitting.public_tables import is_public
 from fitting.publish import completed, contents, publish
 from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
+from fitting.tables import Tables, operators_of
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.dropped import all_dropped
 from predictor.costs.hardware import Quantity, System, Transfer
@@ -61,6 +62,16 @@ def regressor_files(
     ]
 
 
+def with_recorded_kernel(hardware: System, tables: Sequence[Tables], say: Callable[[str], None]) -> System:
+    """Return a system with the implementation of attention that its rows name; ``say`` takes a difference."""
+    recorded = next((kernel for table in tables if (kernel := table.attention_kernel()) is not None), None)
+    if recorded is None or recorded == hardware.attention_kernel:
+        return hardware
+    if hardware.attention_kernel is not None:
+        say(f"attention was measured with {recorded}, as its rows say, not with {hardware.attention_kernel}")
+    return hardware.model_copy(update={"attention_kernel": recorded})
+
+
 def fit_system(
     source: SystemSource,
     measurements: Path,
@@ -88,6 +99,7 @@ def fit_system(
     notes: list[str] = []
     gpu = source.hardware.gpu
     tables = find_tables(measurements, gpu.name, list(gpu.peak_tflop_per_s), notes.append)
+    hardware = with_recorded_kernel(source.hardware, tables, notes.append)
     for note in notes:
         say(note)
     donors = source.hardware.transfer or donors_of(donor)
@@ -104,7 +116,7 @@ def fit_system(
         references = table.reference_us() | references
         launches |= host_quantities(fits) if measured is None else measured
     measured_here = {"host": {**source.hardware.host, **launches}, "reference_us": references or None}
-    system = source.hardware.model_copy(update=measured_here)
+    system = hardware.model_copy(update=measured_here)
     if donors is None and donor is not None and not any(file.name in COLLECTIVES for file in files):
         name = donor.resolve().name
         donors = Transfer(operators=name, intra_node=name, inter_node=name)

@@ -24,7 +24,7 @@ from predictor.costs.catalogue import catalogue, families
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.folder import COLLECTIVE_FOLDER, OPERATOR_FOLDER
 from predictor.costs.hardware import Quantity
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.costs.operator import KERNEL_MARK, Direction, Operator, Shape, in_kernel
 from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES, element_bytes
 from predictor.workloads.layer_call import LayerCall, padded_vocab_size
 from predictor.workloads.layer_shapes import LAYER_SHAPES
@@ -77,6 +77,12 @@ class Row:
         if self.is_collective:
             return f"{self.table} {self.shape[1]}x{self.shape[2]}"
         return f"{self.table} {self.direction}"
+
+
+def operators_of(regressor: str) -> list[Operator]:
+    """Return the operators that a regressor answers for; attention in the implementation that its name names."""
+    name, _, kernel = regressor.partition(KERNEL_MARK)
+    return [COLLECTIVES[name]] if name in COLLECTIVES else [in_kernel(each, kernel) for each in families()[name]]
 
 
 def shape_times(rows: Sequence[Row]) -> dict[tuple[Operator, Shape], float]:
@@ -256,11 +262,14 @@ class Tables:
 
     def directions(self, regressor: str) -> tuple[Direction, ...]:
         """Return the passes that a regressor's tables hold."""
-        operator = COLLECTIVES[regressor] if regressor in COLLECTIVES else families()[regressor][0]
-        return operator.directions
+        return operators_of(regressor)[0].directions
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
         """Return the host time of a launch; None where only the fits determine it."""
+        return None
+
+    def attention_kernel(self) -> str | None:
+        """Return the implementation of attention that the rows name; None in tables of others."""
         return None
 
     def reference_us(self) -> dict[int, Quantity]:

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from fitting.intervals import COVERAGE, upper_quantile
-from fitting.pipeline import gated_rows, operators_of
+from fitting.pipeline import gated_rows
 from fitting.report import mean
 from fitting.scores import percent
-from fitting.tables import Row, Tables, shape_times
+from fitting.tables import Row, Tables, operators_of, shape_times
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.gradient_products import as_measured
 from predictor.costs.links import MESSAGE, RING, LinkRegressor, link_use

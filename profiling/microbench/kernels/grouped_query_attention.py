@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from microbench.attention import TORCH, packaged_function, recorded, torch_backend
 from microbench.call import Call, Maker, Tensor
-from microbench.kernels.flash_attention import flash_attn_function
 from predictor.costs.operator import Shape
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
-TORCH = "torch scaled_dot_product_attention"
 
 
 def window_mask(length: int, window: int, device: str) -> Tensor:
@@ -19,27 +19,33 @@ def window_mask(length: int, window: int, device: str) -> Tensor:
     return torch.ones(length, length, device=device, dtype=torch.bool).tril_().triu_(1 - window)
 
 
-def _torch_attention(group: int, causal: bool, mask: Tensor | None, device: str) -> tuple[Attention, str]:
+def _torch_attention(group: int, causal: bool, mask: Tensor | None, make: Maker) -> tuple[Attention, str]:
     """Return attention over (batch, heads, length, width) and which kernel it is; each backend or an error, no other.
 
     Args:
         group: query heads that share a key-value head.
         causal: where there is no mask.
         mask: of a window, causal by itself.
-        device: as torch names it.
+        make: of the inputs.
+
+    Raises:
+        ValueError: a window in an implementation that torch has no window for.
     """
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    if mask is None or device == "cpu":
+    if mask is None or make.device == "cpu":
+        backend, name = torch_backend(make)
 
         def grouped(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            with sdpa_kernel(backend):
                 return scaled_dot_product_attention(
                     queries, keys, values, attn_mask=mask, is_causal=causal and mask is None, enable_gqa=group > 1
                 )
 
-        return grouped, f"{TORCH}, flash backend" + (", window as a mask" if mask is not None else "")
+        return grouped, recorded(make, name + (", window as a mask" if mask is not None else ""))
+    if make.attention_kernel:
+        raise ValueError(f"a window: torch's {make.attention_kernel} backend has none")
 
     # On a GPU the flash backend takes no mask, and the one that does takes no fewer key-value heads.
     def repeated(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -63,11 +69,12 @@ def build(shape: Shape, make: Maker) -> Call:
         raise ValueError(f"window is {window} without causal; a window is of the tokens before a query")
     inputs = tuple(make.activation(batch, length, count, width) for count in (heads, kv_heads, kv_heads))
     window = window if window < length else 0
-    flash = flash_attn_function(make)
-    if flash is not None:
+    packaged = packaged_function(make)
+    if packaged is not None:
         sees = (window - 1, 0) if window else (-1, -1)
-        return Call(lambda: flash(*inputs, causal=bool(causal), window_size=sees), inputs, "flash-attn")
+        attend = partial(packaged, causal=bool(causal), window_size=sees)
+        return Call(lambda: attend(*inputs), inputs, recorded(make, "flash-attn"))
     mask = window_mask(length, window, make.device) if window else None
-    attention, kernel = _torch_attention(heads // kv_heads, bool(causal), mask, make.device)
+    attention, kernel = _torch_attention(heads // kv_heads, bool(causal), mask, make)
     by_head = tuple(x.transpose(1, 2) for x in inputs)
     return Call(lambda: attention(*by_head), inputs, kernel)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from microbench.attention import SETTING
 from microbench.collectives.bandwidth import bus_bandwidth, total_bytes
 from microbench.report.svg import Series, log_plot, style
 from microbench.table import Measurement, Table
@@ -13,7 +14,7 @@ from predictor.base.errors import PublishedError
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import COLLECTIVES
 from predictor.costs.hardware import System
-from predictor.costs.operator import Direction, Operator
+from predictor.costs.operator import Direction, Operator, in_kernel
 from predictor.costs.published import PublishedSystem
 
 SMALL, LARGE = (250, 250), (620, 400)
@@ -32,7 +33,11 @@ def points_of(tables: Sequence[Table]) -> list[Point]:
     """Return every call that was timed."""
     known = catalogue() | COLLECTIVES
     return [
-        Point(known[table.provenance.identity.name], table.provenance.identity.precision, row)
+        Point(
+            in_kernel(known[table.provenance.identity.name], table.provenance.identity.settings.get(SETTING, "")),
+            table.provenance.identity.precision,
+            row,
+        )
         for table in tables
         for row in table.rows
         if row.status.is_timed and table.provenance.identity.name in known

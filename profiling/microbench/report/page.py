@@ -97,7 +97,7 @@ def _measured(tables: Sequence[Table]) -> str:
 def _by_name(points: Sequence[Point]) -> dict[str, list[Point]]:
     groups: dict[str, list[Point]] = {}
     for point in points:
-        groups.setdefault(point.operator.name, []).append(point)
+        groups.setdefault(point.operator.full_name, []).append(point)
     return dict(sorted(groups.items()))
 
 
