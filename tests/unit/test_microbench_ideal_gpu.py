@@ -199,9 +199,20 @@ def backward_of(call: Call, outputs: Any) -> Callable[[], Any]:
     return lambda: torch.autograd.grad(tensors_in(outputs), call.inputs, gradients)
 
 
+def uncompiled(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+    """A function as it is written: the compiler takes nothing while every operation is watched."""
+    return function
+
+
 @cache
 def watched(name: str, shape: Shape, device: str, precision: str) -> dict[Direction, Traffic]:
     """Run a kernel file in every direction that its operator has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", uncompiled)
+        return _watched(name, shape, device, precision)
+
+
+def _watched(name: str, shape: Shape, device: str, precision: str) -> dict[Direction, Traffic]:
     call = build_function(name)(shape, Maker(device, precision))
     if name.startswith("optimizer_step"):
         call.forward()  # the first step makes the moments
