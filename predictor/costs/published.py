@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import hypot, inf
 from pathlib import Path
 
@@ -37,7 +37,7 @@ from predictor.costs.folder import (
     read_manifest,
     read_verified,
 )
-from predictor.costs.gradient_products import with_gradients
+from predictor.costs.gradient_products import regressors_of
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.host_adam import HOST_ADAMS, HostAdamRegressor
 from predictor.costs.host_memory import host_memory_gb_per_s
@@ -314,13 +314,9 @@ class PublishedSystem:
         regressors: dict[Direction, Regressor] = {}
         for files in (self._donor("operators", SAME_RATE.get(self.precision, ())), self.files):
             if files is not None:
-                donor, own = _with_peak(files, self.precision), self.hardware.gpu
-                answers: dict[Direction, Regressor] = {
-                    direction: transfer(regressor, operator, donor, own, self.precision)
-                    for direction, regressor in files.read(operator).items()
-                }
-                constant = files.hardware.gradients == "constant"
-                regressors |= with_kernels(operator, with_gradients(operator, answers, constant), files.hardware)
+                read = partial(_transferred, files, self.hardware.gpu, self.precision)
+                found = regressors_of(operator, read, files.hardware.gradients == "constant")
+                regressors |= with_kernels(operator, found, files.hardware)
         memory = host_memory_gb_per_s(self.hardware) if operator.name in HOST_ADAMS else None
         if memory is not None:
             regressors[Direction.FORWARD] = HostAdamRegressor(memory.value / self.hardware.gpus_per_node)
@@ -363,11 +359,13 @@ class PublishedSystem:
         return sorted(names)
 
 
-def _with_peak(files: RegressorFiles, precision: str) -> Gpu:
-    """Return the GPU of some regressors, with the peak of their precision as the peak of another precision too."""
+def _transferred(files: RegressorFiles, own: Gpu, precision: str, operator: Operator) -> dict[Direction, Regressor]:
+    """Return the regressors of an operator's tables on a GPU; those of its precision have the peak of the tables'."""
     gpu = files.hardware.gpu
     peaks = gpu.peak_tflop_per_s
-    return gpu.model_copy(update={"peak_tflop_per_s": {**peaks, precision: peaks[files.precision]}})
+    donor = gpu.model_copy(update={"peak_tflop_per_s": {**peaks, precision: peaks[files.precision]}})
+    measured = files.read(operator)
+    return {way: transfer(regressor, operator, donor, own, precision) for way, regressor in measured.items()}
 
 
 @lru_cache(maxsize=32)
