@@ -55,8 +55,9 @@ NEEDED_OUTPUTS = {"cross_entropy": 1}
 # A norm over all gradients is known after the last of them was read, and each is read again to be scaled; so are the
 # statistics of a batch.
 READS_TWICE = ("gradient_clipping", "batch_norm")
-# Of single operations, whose backward pass reads intermediate results that other kernels compute again.
-KEEPS_INTERMEDIATES = ("gated_delta_rule", "ssd_scan")
+# Of single operations, whose backward pass reads intermediate results that other kernels compute again; a fused norm,
+# watched before it is fused, keeps its rows in fp32 too.
+KEEPS_INTERMEDIATES = ("gated_delta_rule", "ssd_scan", "fused_rms_norm")
 # Keys that are sorted or split have sizes that only they tell.
 BY_KEYS, SMALL_LOOKUPS = ("embedding_update", "kjt_permute"), 4096
 
