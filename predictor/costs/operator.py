@@ -76,10 +76,12 @@ class Operator:
             measured, extrapolated at best. None: a measurement is needed.
         gradient_products: shape → the shapes of this operator whose forward passes are its backward pass; None where
             that is something else.
+        gradient_operators: those of these products in their turn, measured apart from the layer.
         more_features: (shape, number of multiprocessors) → features of the residual besides those of every operator.
         source: where the work formula comes from.
         fused_attention: exact attention in one kernel, of which there are several implementations.
-        kernel: implementation of fused attention that the run names; empty: the one that was measured.
+        kernel: implementation of fused attention that the run names, or the products of a backward pass that runs in
+            part; empty: the one that was measured, the whole pass.
         computed_in: precision of a product where it is not the step's; empty: the step's. ``in_precision`` sets it.
     """
 
@@ -97,6 +99,7 @@ class Operator:
     launches: tuple[int, int] = (1, 1)
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
     gradient_products: Callable[[Shape], tuple[Shape, ...]] | None = None
+    gradient_operators: tuple[str, ...] = ()
     more_features: Callable[[Shape, int], tuple[float, ...]] | None = None
     computed_in: str = ""
     fused_attention: bool = False
@@ -171,6 +174,9 @@ def linear_gradients(shape: Shape) -> tuple[Shape, Shape]:
     return (m, n, k), (k, m, n)
 
 
+# Operators of these products: the gradient of the input, that of the weight in the training precision, and that of the
+# weight added to a sum in fp32.
+DATA_GRADIENT, WEIGHT_GRADIENT, FP32_WEIGHT_GRADIENT = "linear_dgrad", "linear_wgrad", "linear_wgrad_fp32"
 LINEAR_EXTRAS: tuple[TermKind, ...] = (*MATMUL_EXTRAS, "bytes")
 
 
@@ -196,6 +202,39 @@ def linear(name: str, source: str) -> Operator:
         launches=(1, 3),
         extra_kinds=LINEAR_EXTRAS,
         gradient_products=linear_gradients,
+        gradient_operators=(DATA_GRADIENT, WEIGHT_GRADIENT),
         more_features=tile_features,
         source=source,
+    )
+
+
+def linear_gradient(name: str, source: str) -> Operator:
+    """Return one product of a linear layer's backward pass, of dimensions as ``linear_gradients`` has them."""
+    return Operator(
+        name=name,
+        dimensions=("m", "k", "n"),
+        work=linear_work,
+        directions=(Direction.FORWARD,),
+        extra_kinds=LINEAR_EXTRAS,
+        more_features=tile_features,
+        source=source,
+    )
+
+
+@lru_cache(maxsize=256)
+def with_backward(operator: Operator, gradients: tuple[str, ...]) -> Operator:
+    """Return a linear layer whose backward pass is the named products; the same object every time."""
+
+    def products(shape: Shape) -> tuple[Shape, ...]:
+        of_data, of_weight = linear_gradients(shape)
+        return tuple([of_data if name == DATA_GRADIENT else of_weight for name in gradients])
+
+    def work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+        if direction is Direction.FORWARD:
+            return linear_work(shape, direction, num_multiprocessors)
+        first, *others = [linear_work(part, Direction.FORWARD, num_multiprocessors) for part in products(shape)]
+        return sum(others, first)
+
+    return replace(
+        operator, work=work, gradient_products=products, gradient_operators=gradients, kernel=" + ".join(gradients)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import hypot, inf
 from pathlib import Path
 
@@ -37,8 +37,8 @@ from predictor.costs.folder import (
     read_manifest,
     read_verified,
 )
-from predictor.costs.gradient_products import with_gradients
-from predictor.costs.hardware import Gpu, System
+from predictor.costs.gradient_products import regressors_of
+from predictor.costs.hardware import System
 from predictor.costs.host_adam import HOST_ADAMS, HostAdamRegressor
 from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.link_lookup import collective_regressors, half_of_all_reduce
@@ -47,7 +47,7 @@ from predictor.costs.operator import KERNEL_MARK, Direction, Operator, Shape, as
 from predictor.costs.regressors import Outside, Regressor
 from predictor.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.costs.stream_stand_ins import DONOR, with_stream_stand_in
-from predictor.costs.transfer import computes, transfer
+from predictor.costs.transfer import computes, of_files
 from predictor.costs.work import PRECISION_BYTES, SAME_RATE
 
 __all__ = [
@@ -314,8 +314,10 @@ class PublishedSystem:
         regressors: dict[Direction, Regressor] = {}
         for files in (self._donor("operators", SAME_RATE.get(self.precision, ())), self.files):
             if files is not None:
-                others = {kernel: self._transferred(operator, files, kernel) for kernel in files.kernels(operator)}
-                regressors |= with_kernels(operator, self._transferred(operator, files), files.hardware, others)
+                read = partial(of_files, files, self.hardware.gpu, self.precision)
+                found = regressors_of(operator, read, files.hardware.gradients == "constant")
+                others = {kernel: read(operator, kernel) for kernel in files.kernels(operator)}
+                regressors |= with_kernels(operator, found, files.hardware, others)
         memory = host_memory_gb_per_s(self.hardware) if operator.name in HOST_ADAMS else None
         if memory is not None:
             regressors[Direction.FORWARD] = HostAdamRegressor(memory.value / self.hardware.gpus_per_node)
@@ -325,15 +327,6 @@ class PublishedSystem:
         if operator is scalar_kernels.OPERATOR and (known := scalar_kernels.scalar_kernels_of(self.hardware.gpu)):
             regressors[Direction.FORWARD] = known
         return regressors
-
-    def _transferred(self, operator: Operator, files: RegressorFiles, kernel: str = "") -> dict[Direction, Regressor]:
-        """Return an operator's regressors of some files on this hardware; ``kernel`` as in ``RegressorFiles.read``."""
-        donor, own = _with_peak(files, self.precision), self.hardware.gpu
-        answers: dict[Direction, Regressor] = {
-            direction: transfer(regressor, operator, donor, own, self.precision)
-            for direction, regressor in files.read(operator, kernel).items()
-        }
-        return with_gradients(operator, answers, files.hardware.gradients == "constant")
 
     def _in_few_bits(self, operator: Operator) -> dict[Direction, Regressor]:
         """Return the regressors of products in another precision than the step: as measured, else from the step's.
@@ -365,13 +358,6 @@ class PublishedSystem:
         if kind == OPERATOR_FOLDER and (donor := self._donor("operators", precisions)) is not None:
             names |= set(donor.names(kind))
         return sorted({name.partition(KERNEL_MARK)[0] for name in names})
-
-
-def _with_peak(files: RegressorFiles, precision: str) -> Gpu:
-    """Return the GPU of some regressors, with the peak of their precision as the peak of another precision too."""
-    gpu = files.hardware.gpu
-    peaks = gpu.peak_tflop_per_s
-    return gpu.model_copy(update={"peak_tflop_per_s": {**peaks, precision: peaks[files.precision]}})
 
 
 @lru_cache(maxsize=32)

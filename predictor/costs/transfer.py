@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import hypot, log
 
 from predictor.costs.cost import Cost
+from predictor.costs.folder import RegressorFiles
 from predictor.costs.hardware import Gpu, System
 from predictor.costs.operator import Direction, Operator, Shape
 from predictor.costs.power import clock_log_error, clock_ratio
@@ -155,3 +156,17 @@ def relinked(regressor: DirectionRegressor, measured: System, own: System) -> Re
     if inside == between == 1.0:
         return regressor
     return ByReach(_relinked(regressor, inside), _relinked(regressor, between))
+
+
+def of_files(
+    files: RegressorFiles, own: Gpu, precision: str, operator: Operator, kernel: str = ""
+) -> dict[Direction, Regressor]:
+    """Return the regressors of an operator's tables on a GPU; those of its precision have the peak of the tables'.
+
+    ``kernel``: see ``RegressorFiles.read``.
+    """
+    gpu = files.hardware.gpu
+    peaks = gpu.peak_tflop_per_s
+    donor = gpu.model_copy(update={"peak_tflop_per_s": {**peaks, precision: peaks[files.precision]}})
+    measured = files.read(operator, kernel)
+    return {way: transfer(regressor, operator, donor, own, precision) for way, regressor in measured.items()}

@@ -23,6 +23,7 @@ from predictor.timeline.replay import replay
 from predictor.timeline.schedules import SCHEDULES
 from predictor.timeline.step_end import end_of_step
 from predictor.workloads.edges import edge_block, message_tasks
+from predictor.workloads.measured_kernels import on_system
 from predictor.workloads.pipeline import Chunk
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.sharding import overlaps_gather
@@ -100,7 +101,7 @@ class Timer:
 
     def __init__(self, space: Space, system: PublishedSystem, pipelines: Pipelines) -> None:
         """Prepare for a space on a system."""
-        self._space = space
+        self._space = space = replace(space, base=on_system(space.base, system))
         self._system = system
         self._pipelines = pipelines
         base = space.base

@@ -9,6 +9,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime, step_in
 from predictor.step.families import Family, bounded_step, published_family
 from predictor.workloads.low_precision import product_precision
+from predictor.workloads.measured_kernels import on_system
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
 
@@ -65,7 +66,7 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     Raises:
         PublishedError: the system lacks a regressor that the run needs.
     """
-    timed = step_in(run.precision, transformer_step(run), system)
+    timed = step_in(run.precision, transformer_step(on_system(run, system)), system)
     family = None
     if system.hardware.calibration is None:
         host_share = StepTime(**timed).host_share

@@ -10,6 +10,7 @@ from predictor.step.prediction import predict
 from predictor.step.stages import time_block, time_tasks
 from predictor.verification.measured import Compared, MeasuredStep
 from predictor.workloads.layer import forward_pass
+from predictor.workloads.measured_kernels import on_system
 from predictor.workloads.tasks import Part
 from predictor.workloads.transformer_step import layer_block
 
@@ -33,7 +34,7 @@ def components(compared: Compared) -> dict[str, list[float]]:
     Three numbers are of the first, a middle and the last stage.
     """
     prediction, system = compared.prediction, compared.system
-    run = prediction.run
+    run = on_system(prediction.run, system)
     kind = run.kind(0)
     layer = time_block(system, layer_block(run, kind))
     first, middle, last = prediction.stages[0], prediction.stages[len(prediction.stages) // 2], prediction.stages[-1]

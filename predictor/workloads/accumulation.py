@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from predictor.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, with_backward
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import LayerKind
 from predictor.workloads.tasks import Task, share_of, stream_task
@@ -25,14 +26,40 @@ def gradient_accumulation(run: TrainingRun, kind: LayerKind) -> Task:
 FP32_SUMS = 0.3
 
 
+def _widens(run: TrainingRun) -> bool:
+    """Return whether products of weight gradients add to sums that are wider than the products' operands."""
+    wider = run.gradient_bytes > run.element_bytes and run.zero_stage < 2
+    return run.fused_gradient_accumulation and wider
+
+
+def _is_measured(run: TrainingRun) -> bool:
+    """Return whether the system measured such products: of 16-bit operands, so not those of a recipe of fewer bits."""
+    products = {DATA_GRADIENT, FP32_WEIGHT_GRADIENT}
+    return _widens(run) and run.gemm_recipe is None and products <= run.model.measured_kernels
+
+
+def accumulating(run: TrainingRun, tasks: list[Task]) -> list[Task]:
+    """Return a backward pass whose products add to fp32 sums, where the run's do and the system measured that.
+
+    Every micro-batch's do: the first one's add to zeros. Source: Megatron-LM core/tensor_parallel/layers.py,
+    wgrad_gemm_accum_fp32; core/distributed/param_and_grad_buffer.py, reset.
+    """
+    if run.lora is not None or not _is_measured(run):
+        return tasks
+    products = DATA_GRADIENT, FP32_WEIGHT_GRADIENT
+    return [
+        task._replace(operator=with_backward(task.operator, products)) if task.operator.gradient_operators else task
+        for task in tasks
+    ]
+
+
 def accumulation_tasks(run: TrainingRun, kind: LayerKind) -> list[Task]:
     """Return what adding to earlier micro-batches' gradients costs a micro-batch after the first.
 
     Fused into the products, sums in fp32 still take their share of a separate addition; a rank that keeps only its
-    share of the gradients has nothing that products could add to.
+    share of the gradients has nothing that products could add to. Where such products were measured, they say it.
     """
     separate = [gradient_accumulation(run, kind)]
     if not run.fused_gradient_accumulation:
         return separate
-    widens = run.gradient_bytes > run.element_bytes and run.zero_stage < 2
-    return share_of(separate, FP32_SUMS) if widens else []
+    return share_of(separate, FP32_SUMS) if _widens(run) and not _is_measured(run) else []

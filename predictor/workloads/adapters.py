@@ -8,8 +8,8 @@ from predictor.costs.collectives import Topology
 from predictor.costs.operator import Direction
 from predictor.workloads.experts import routed_tokens
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.linear_layers import HALF_OF_BACKWARD
 from predictor.workloads.lora import Lora
+from predictor.workloads.measured_kernels import input_gradient
 from predictor.workloads.mixers.linear import Linear, Split
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import LayerKind
@@ -20,10 +20,10 @@ from predictor.workloads.tasks import (
     Task,
     collective_task,
     in_ffn,
-    scaled,
     shaped_task,
     stream_task,
 )
+from predictor.workloads.transformer import Transformer
 
 # The adapter's output is scaled, a read and a write, and added to the layer's; backward the gradient is scaled, and
 # both layers' gradients of their input are added. Source: Megatron-Bridge, src/megatron/bridge/peft/lora_layers.py.
@@ -33,11 +33,11 @@ LINEAR_FAMILY = "linear"
 PRODUCTS = frozenset(f"{place}lora_{which}" for place in ("", "ffn_", "expert_") for which in ("down", "up"))
 
 
-def frozen(tasks: list[Task], direction: Direction) -> list[Task]:
+def frozen(model: Transformer, tasks: list[Task], direction: Direction) -> list[Task]:
     """Return a pass whose products compute no gradients of weights."""
     if direction is FORWARD:
         return tasks
-    return [scaled([task], HALF_OF_BACKWARD)[0] if task.operator.family == LINEAR_FAMILY else task for task in tasks]
+    return [input_gradient(model, task) if task.operator.family == LINEAR_FAMILY else task for task in tasks]
 
 
 class _Adapters:

@@ -124,6 +124,7 @@ class Architecture:
         tied_embeddings: output projection and embedding share their weights.
         loss: operator that computes it from the logits.
         experts: the experts of a layer, where it has any.
+        measured_kernels: fused kernels and gradient products that the system measured by themselves.
         layer_operators: the operators of a layer where the usual ones are not meant, repeated as often as they run.
         forward_all_reduces: tensor-parallel all-reduces per layer; None: one per residual branch that ends in a sum.
         backward_all_reduces: the same backward; None: one per column-parallel input.
@@ -189,6 +190,7 @@ class Architecture:
     tied_embeddings: bool = False
     loss: Loss = Loss.VOCABULARY_PARALLEL
     experts: MixtureOfExperts | None = None
+    measured_kernels: frozenset[str] = frozenset()
     layer_operators: tuple[str, ...] | None = None
     forward_all_reduces: int | None = None
     backward_all_reduces: int | None = None
@@ -202,6 +204,12 @@ class Architecture:
     def head_dim(self) -> int:
         """Return the width of one head."""
         return self.head_width or self.hidden_size // self.num_attention_heads
+
+    @property
+    def norm_operator(self) -> str:
+        """Return the operator that times a norm: of a fused RMSNorm its own where the system measured it."""
+        norm = self.normalization
+        return norm.value if norm.value in self.measured_kernels else norm.operator
 
     @property
     def ffn_matrices(self) -> int:

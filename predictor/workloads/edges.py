@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from predictor.workloads.accumulation import accumulating
 from predictor.workloads.adapters import frozen
 from predictor.workloads.layer import weight_gradients
 from predictor.workloads.model_ends import embedding_passes, output_passes, tensor_traffic
@@ -39,7 +40,8 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
             backward += PassTasks(tensor_traffic(run, "all_gather", 2, Part.PIPELINE_PARALLEL), [])
     if run.lora is not None and not run.lora.train_embeddings:
         kept = [task for task in backward.tasks if task.name not in EMBEDDING_GRADIENTS]
-        backward = PassTasks(frozen(kept, BACKWARD), backward.overlaps)
+        backward = PassTasks(frozen(run.model, kept, BACKWARD), backward.overlaps)
+    backward = PassTasks(accumulating(run, backward.tasks), backward.overlaps)
     if is_first and run.model.vision is not None:
         ahead, back = tower_passes(run)
         forward, backward = ahead + forward, backward + back

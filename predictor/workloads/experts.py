@@ -17,6 +17,7 @@ from math import ceil
 from predictor.costs.operator import Direction
 from predictor.workloads.expert_exchange import ExpertDispatcher, exchange_tasks, received_share, routed_share
 from predictor.workloads.expert_ranks import expert_tokens
+from predictor.workloads.fused import fused_gate
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.linear_layers import EXPERT_DOWN, EXPERT_UP, LATENT_DOWN, LATENT_UP
@@ -33,8 +34,6 @@ from predictor.workloads.tasks import (
 )
 from predictor.workloads.transformer import LayerKind, MixtureOfExperts, Transformer
 
-# Reads and writes per element of a fused SwiGLU: forward both halves and the product; backward those and the gradients.
-FUSED_GATE_PASSES = (3, 5)
 # Bytes per router score: softmax and top-k read and write it in fp32.
 SCORE_BYTES = 4 * 4
 # Softmax, top-k, histogram, sort and the index kernels around them.
@@ -79,11 +78,9 @@ def _activation(
     model: Transformer, call: LayerCall, shape: tuple[int, int], direction: Direction, times: float
 ) -> Task:
     """Return the non-linearity over (tokens, width), so many times over."""
-    tokens, width = shape
     gated = model.activation.gated
     if gated and model.fused_side_kernels:
-        size_bytes = tokens * width * FUSED_GATE_PASSES[direction is BACKWARD] * call.element_bytes
-        return stream_task("fused_gate", size_bytes * times, call, launches=times)
+        return fused_gate(model, call, shape, direction, times)
     return shaped_task("swiglu" if gated else "gelu", shape, direction, times)
 
 

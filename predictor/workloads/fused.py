@@ -13,8 +13,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.costs.operator import Direction
+from predictor.costs.operators.fused_swiglu import FUSED_GATE_PASSES
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.tasks import FORWARD, Task, scalar_task, stream_task
+from predictor.workloads.measured_kernels import FUSED_GATE, FUSED_LOSS, as_measured
+from predictor.workloads.tasks import (
+    BACKWARD,
+    FORWARD,
+    Task,
+    operator_task,
+    scalar_task,
+    shaped_task,
+    stream_task,
+)
 from predictor.workloads.transformer import Normalization, Transformer
 
 # Of an addition's three passes over an activation, those that are left where a norm of the same layer is fused with it.
@@ -66,14 +76,26 @@ def native_loss(call: LayerCall, direction: Direction) -> Task:
     return stream_task("fused_cross_entropy", logits * (2 * wide + narrow), call, launches=1)
 
 
-def fused_loss(call: LayerCall, compiled: bool) -> Task:
+def fused_gate(
+    model: Transformer, call: LayerCall, shape: tuple[int, int], direction: Direction, times: float = 1.0
+) -> Task:
+    """Return the gated activation over (tokens, width) as one kernel, so many times over."""
+    tokens, width = shape
+    size_bytes = tokens * width * FUSED_GATE_PASSES[direction is BACKWARD] * call.element_bytes
+    by_bytes = stream_task("fused_gate", size_bytes * times, call, launches=times)
+    return as_measured(model, by_bytes, shaped_task(FUSED_GATE, shape, direction, times))
+
+
+def fused_loss(model: Transformer, call: LayerCall, direction: Direction, compiled: bool) -> Task:
     """Return one direction of a cross entropy in one kernel, compiled or Transformer Engine's own.
 
-    Transformer Engine writes the gradient over the logits forward, with as many passes in all. Source: Transformer
-    Engine, transformer_engine/common/triton/cross_entropy.py; PyTorch torch/_inductor.
+    Systems measure the compiled one. Transformer Engine writes the gradient over the logits forward, with as many
+    passes in all. Source: Transformer Engine, transformer_engine/common/triton/cross_entropy.py; PyTorch
+    torch/_inductor.
     """
     logits = call.tokens * call.vocab_per_rank
     size_bytes = logits * LOSS_PASSES * call.element_bytes
     if compiled:
-        return stream_task("fused_cross_entropy", size_bytes, call, launches=2)
+        by_bytes = stream_task(FUSED_LOSS, size_bytes, call, launches=2)
+        return as_measured(model, by_bytes, operator_task(FUSED_LOSS, call, direction))
     return scalar_task("fused_cross_entropy", logits * LOSS_SCALARS, size_bytes, kernels=1, launches=2)

@@ -6,6 +6,7 @@ from collections import Counter
 
 from predictor.costs.operator import Direction
 from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.accumulation import accumulating
 from predictor.workloads.adapters import PRODUCTS, adapter_tasks, frozen
 from predictor.workloads.attention import core_names, split_core
 from predictor.workloads.attention_precision import core_of_layer
@@ -13,14 +14,14 @@ from predictor.workloads.experts import exchange, expert_tasks
 from predictor.workloads.fused import fused_additions
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_sums import backward_sums, with_forward_sums
-from predictor.workloads.linear_layers import HALF_OF_BACKWARD
 from predictor.workloads.low_precision import with_low_precision
+from predictor.workloads.measured_kernels import weight_gradient
 from predictor.workloads.mixers.token_mixer import Kernels
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.side_kernels import (
     bias_additions,
     bias_gradients,
-    fused_gate,
+    gate_of_layer,
     qkv_concatenation,
     shared_side_kernels,
 )
@@ -34,7 +35,6 @@ from predictor.workloads.tasks import (
     collective_task,
     in_ffn,
     operator_task,
-    scaled,
 )
 from predictor.workloads.transformer import Transformer
 
@@ -55,7 +55,7 @@ def layer_operators(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
     """Return the named operators of one layer in the order of its forward pass, experts left out."""
     if model.layer_operators is not None:
         return model.layer_operators
-    norm = model.normalization.operator
+    norm = model.norm_operator
     norms: tuple[str, ...] = (norm, norm) if model.post_norms else (norm,)
     mixer = _mixer_operators(model, kind, norms)
     if mixer and model.shared_input_norm:
@@ -78,17 +78,17 @@ def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Di
     ]
     mixer = run.model.token_mixer(kind.mixer)
     if mixer is not None:
-        kernels = Kernels(run.model.normalization.operator, run.model.fused_rope)
+        kernels = Kernels(run.model.norm_operator, run.model.fused_rope)
         tasks += mixer.tasks(call, direction, kernels)
     if (beside := run.model.beside(kind.mixer)) is not None:
-        tasks += beside.tasks(call, direction, Kernels(run.model.normalization.operator, run.model.fused_rope))
+        tasks += beside.tasks(call, direction, Kernels(run.model.norm_operator, run.model.fused_rope))
     if run.model.per_layer_inputs is not None:
-        tasks += run.model.per_layer_inputs.tasks(call, direction, run.model.normalization.operator)
+        tasks += run.model.per_layer_inputs.tasks(call, direction, run.model.norm_operator)
     if kind.has_experts:
         tasks += in_ffn(expert_tasks(run, call, direction))
     tasks = with_low_precision(run, kind, call, direction, tasks)
     if run.lora is not None:
-        tasks = frozen(tasks, direction) + adapter_tasks(run, kind, call, direction)
+        tasks = frozen(run.model, tasks, direction) + adapter_tasks(run, kind, call, direction)
     core = core_of_layer(run, kind, names, call, direction)
     computing = core + PassTasks(tasks + _context_exchange(run, kind, call), [])
     return computing + exchange(run, call, computing.tasks) if kind.has_experts else computing
@@ -112,7 +112,7 @@ def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     """Return one layer's forward pass; row-parallel outputs are summed over the tensor-parallel group."""
     model, call = run.model, run.layer_call(kind)
     operators = _operators(run, kind, call, FORWARD)
-    tasks = operators.tasks + fused_gate(run, kind, call, FORWARD) + shared_side_kernels(model, kind, call, FORWARD)
+    tasks = operators.tasks + gate_of_layer(run, kind, call, FORWARD) + shared_side_kernels(model, kind, call, FORWARD)
     if run.compiled:
         tasks = fused_additions(tasks, FORWARD)
     tasks = tasks + bias_additions(model, kind, call)
@@ -126,7 +126,8 @@ def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
     """
     model, call = run.model, run.layer_call(kind)
     operators = _operators(run, kind, call, BACKWARD)
-    tasks = operators.tasks + fused_gate(run, kind, call, BACKWARD) + shared_side_kernels(model, kind, call, BACKWARD)
+    tasks = accumulating(run, operators.tasks)
+    tasks = tasks + gate_of_layer(run, kind, call, BACKWARD) + shared_side_kernels(model, kind, call, BACKWARD)
     if run.compiled:
         tasks = fused_additions(tasks, BACKWARD)
     tasks = tasks + qkv_concatenation(model, kind, call)
@@ -147,4 +148,4 @@ def weight_gradients(run: TrainingRun, backward: PassTasks) -> list[Task]:
     if run.lora is not None:  # frozen weights have none
         linear = [task for task in linear if task.name in PRODUCTS]
     beside = [task for task in backward.tasks if task.name in ("gradient_accumulation", "bias_gradients")]
-    return scaled(linear, HALF_OF_BACKWARD) + beside
+    return [weight_gradient(run.model, task) for task in linear] + beside

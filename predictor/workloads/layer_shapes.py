@@ -80,6 +80,10 @@ def _attention_values(call: LayerCall) -> Shape:
     return batch, call.sequence_per_rank, call.sequence_per_rank, call.head_dim
 
 
+def _narrow_logits(call: LayerCall) -> Shape:
+    return call.tokens, call.vocab_per_rank
+
+
 def _logits(call: LayerCall) -> Shape:
     return call.tokens, call.vocab_per_rank, call.logit_bytes
 
@@ -99,6 +103,10 @@ LAYER_SHAPES: Mapping[str, Callable[[LayerCall], Shape]] = MappingProxyType(
         "ffn_up": _ffn_up,
         "flash_attention": _flash_attention,
         "fp8_quantize": _ffn_inner,  # the widest activation that a linear layer takes, that of the FFN's second matrix
+        "fused_cross_entropy": _narrow_logits,
+        "fused_rms_norm": _residual_stream,
+        "fused_rope": _rope,
+        "fused_swiglu": _ffn_inner,
         "gelu": _ffn_inner,
         "grouped_query_attention": _grouped_query_attention,
         "layer_norm": _residual_stream,

@@ -9,12 +9,13 @@ from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.expert_exchange import gathered_sums
 from predictor.workloads.expert_ranks import expert_sums
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.linear_layers import COLUMN_PARALLEL, HALF_OF_BACKWARD
+from predictor.workloads.linear_layers import COLUMN_PARALLEL
 from predictor.workloads.linear_traffic import forward_in_chunks, gradients_in_chunks
 from predictor.workloads.low_precision import gathered_share
+from predictor.workloads.measured_kernels import input_gradient, weight_gradient
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import LayerKind
-from predictor.workloads.tasks import BACKWARD, FORWARD, Overlap, Part, PassTasks, Task, collective_task, share_of
+from predictor.workloads.tasks import BACKWARD, FORWARD, Overlap, Part, PassTasks, Task, collective_task
 from predictor.workloads.transformer import Transformer
 
 
@@ -146,13 +147,18 @@ def backward_sums(run: TrainingRun, kind: LayerKind, call: LayerCall, tasks: lis
     again = _gathered_again(run, kind, call, counts.linear, sums)
     if not (run.overlap_tensor_parallel or run.overlap_linear_traffic):
         return PassTasks(sums + again + routed, [])
-    half = share_of([task for task in tasks if task.name in COLUMN_PARALLEL], HALF_OF_BACKWARD)
+    columns = [task for task in tasks if task.name in COLUMN_PARALLEL]
     waiting = [task for task in sums if task.name == "all_gather"]
     leaving = [task for task in sums if task.name != "all_gather"]
     if SCHEDULES[run.schedule].splits_backward:  # the gradients of weights have slots of their own, later
         waiting, leaving = waiting + leaving, []
-    overlaps = [Overlap(traffic, half, slows=True) for traffic in (leaving, again) if traffic]
+    beside = (leaving, weight_gradient), (again, input_gradient)
+    overlaps = [
+        Overlap(traffic, [product(run.model, task) for task in columns], slows=True)
+        for traffic, product in beside
+        if traffic
+    ]
     if not run.overlap_linear_traffic or not leaving:
         return PassTasks(waiting + routed, overlaps)
-    chunked = gradients_in_chunks(tasks, waiting, counts.linear, call.tensor_parallel_size)
+    chunked = gradients_in_chunks(run.model, tasks, waiting, counts.linear, call.tensor_parallel_size)
     return PassTasks(chunked.tasks + routed, overlaps + chunked.overlaps)

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from predictor.workloads.linear_layers import COLUMN_PARALLEL, HALF_OF_BACKWARD, ROW_PARALLEL
+from predictor.workloads.linear_layers import COLUMN_PARALLEL, ROW_PARALLEL
+from predictor.workloads.measured_kernels import input_gradient
 from predictor.workloads.tasks import Overlap, PassTasks, Task, scaled, share_of
+from predictor.workloads.transformer import Transformer
 
 SCATTER_CHUNKS = 4
 # A product beside a scatter is launched for the multiprocessors that the scatter's 16 leave (set_sm_margin): of 132 on
@@ -78,10 +80,13 @@ def forward_in_chunks(tasks: list[Task], sums: list[Task], count: float, ranks: 
     return PassTasks(tasks + waiting + left, arriving + leaving)
 
 
-def gradients_in_chunks(tasks: list[Task], gathers: list[Task], count: float, ranks: int) -> PassTasks:
+def gradients_in_chunks(
+    model: Transformer, tasks: list[Task], gathers: list[Task], count: float, ranks: int
+) -> PassTasks:
     """Return the gathers of gradients beside the row-parallel products that they feed, and those that wait.
 
     Args:
+        model: of the layer.
         tasks: of the backward pass.
         gathers: of ``count`` gradients.
         count: sums of the pass.
@@ -89,6 +94,6 @@ def gradients_in_chunks(tasks: list[Task], gathers: list[Task], count: float, ra
     """
     if not gathers:
         return PassTasks([], [])
-    rows = [task for task in tasks if task.name in ROW_PARALLEL]
-    overlaps, waiting = _beside_each(rows, gathers, count, HALF_OF_BACKWARD * (1.0 - 1.0 / ranks), float("inf"))
+    rows = [input_gradient(model, task) for task in tasks if task.name in ROW_PARALLEL]
+    overlaps, waiting = _beside_each(rows, gathers, count, 1.0 - 1.0 / ranks, float("inf"))
     return PassTasks(waiting, overlaps)

@@ -37,7 +37,7 @@ def loss_tasks(call: LayerCall, direction: Direction, operator: str = "cross_ent
 def _loss(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return the loss as a run computes it; a compiler fuses torch's own."""
     if run.has_fused_loss:
-        return [fused_loss(run.call(), run.compiled)]
+        return [fused_loss(run.model, run.call(), direction, run.compiled)]
     if run.model.loss is Loss.FUSED_NATIVE:
         return [native_loss(run.call(), direction)]
     return loss_tasks(run.call(), direction, run.model.loss.operator)
@@ -66,7 +66,7 @@ def embedding_passes(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
         forward.append(stream_task("position_embedding", activation * ADD_PASSES, call))
         backward.append(stream_task("position_embedding", 2 * activation, call))
     if run.model.embedding_norm:
-        norm = run.model.normalization.operator
+        norm = run.model.norm_operator
         forward.append(operator_task(norm, call, FORWARD)._replace(name="embedding_norm"))
         backward.append(operator_task(norm, call, BACKWARD)._replace(name="embedding_norm"))
     if run.model.encoder is not None and run.model.encoder.token_types:
@@ -81,7 +81,7 @@ def _dense_head(run: TrainingRun, direction: Direction, name: str) -> list[Task]
     call, hidden = run.call(), run.call().hidden_size
     dense = shaped_task("attention_output", (call.tokens, hidden, hidden), direction)
     gelu = shaped_task("gelu", (call.tokens, hidden), direction)
-    norm = operator_task(run.model.normalization.operator, call, direction)
+    norm = operator_task(run.model.norm_operator, call, direction)
     return [task._replace(name=name) for task in (dense, gelu, norm)]
 
 
@@ -121,7 +121,7 @@ def _further_input(run: TrainingRun, direction: Direction) -> list[Task]:
     projection = shaped_task("ffn_up", (call.tokens, 2 * hidden, hidden // call.tensor_parallel_size), direction)
     tasks = [
         operator_task("embedding", call, direction),
-        operator_task(model.normalization.operator, call, direction, 2.0),
+        operator_task(model.norm_operator, call, direction, 2.0),
         projection._replace(name="mtp_projection"),
     ]
     return tasks + tensor_traffic(run, "all_gather", 3.0 if run.sequence_parallel else 1.0)
@@ -130,7 +130,7 @@ def _further_input(run: TrainingRun, direction: Direction) -> list[Task]:
 def _end(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return the last norm, heads, output projection and loss, and those of every further predicted token."""
     model, call = run.model, run.call()
-    norm = [operator_task(model.normalization.operator, call, direction)] if model.final_norm else []
+    norm = [operator_task(model.norm_operator, call, direction)] if model.final_norm else []
     tasks = norm + _heads(run, direction) + _prediction(run, direction)
     if not model.num_mtp_layers:
         return tasks

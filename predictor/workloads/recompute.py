@@ -13,13 +13,14 @@ from predictor.workloads.attention_precision import core_of_layer
 from predictor.workloads.experts import shared_expert_tasks
 from predictor.workloads.layer import layer_operators
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.measured_kernels import FUSED_GATE, FUSED_NORM
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Attention, Ffn, LayerKind, Normalization
 from predictor.workloads.tasks import FORWARD, NO_TASKS, TRAFFIC, Part, PassTasks, Task, collective_task
 from predictor.workloads.transformer import Transformer
 
-ACTIVATIONS = frozenset({"gelu", "swiglu", "fused_gate", "bias_gelu", "activation_clamp"})
-NORMS = frozenset(kind.operator for kind in Normalization)
+ACTIVATIONS = frozenset({"gelu", "swiglu", "fused_gate", FUSED_GATE, "bias_gelu", "activation_clamp"})
+NORMS = frozenset({*(kind.operator for kind in Normalization), FUSED_NORM})
 # What Megatron-LM's module mla_up_proj runs again. Source: Megatron-LM, core/transformer/multi_latent_attention.py,
 # qkv_up_proj_and_rope_apply.
 UP_PROJECTIONS = frozenset({"q_up_projection", "kv_up_projection", "head_copies"})

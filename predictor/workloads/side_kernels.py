@@ -7,13 +7,15 @@ and value gradients.
 from __future__ import annotations
 
 from predictor.costs.operator import Direction
+from predictor.costs.operators.fused_swiglu import FUSED_GATE_PASSES
 from predictor.costs.operators.swiglu import UNFUSED_PASSES
 from predictor.workloads.attention import MASK_BYTES, dropout_bytes
-from predictor.workloads.experts import FUSED_GATE_PASSES
+from predictor.workloads.fused import fused_gate
 from predictor.workloads.layer_call import LayerCall
+from predictor.workloads.measured_kernels import FUSED_ROPE, as_measured
 from predictor.workloads.run import FP32_BYTES, TrainingRun
 from predictor.workloads.switches import Activation, Ffn, LayerKind, QkNorm
-from predictor.workloads.tasks import ADD_PASSES, BACKWARD, FORWARD, Task, in_ffn, stream_task
+from predictor.workloads.tasks import ADD_PASSES, BACKWARD, FORWARD, Task, in_ffn, operator_task, stream_task
 from predictor.workloads.transformer import Transformer
 
 COPY_PASSES = 2
@@ -29,7 +31,8 @@ def _of_attention(model: Transformer, kind: LayerKind, call: LayerCall, directio
     if 0.0 < rotated < 1.0 and not model.fused_rope:
         tasks.append(stream_task("rope_concatenation", (heads + keys) * copy_bytes, call, launches=2))
     if rotated and model.fused_rope:
-        tasks.append(stream_task("rope", (heads + keys) * rotated * copy_bytes, call, launches=2))
+        by_bytes = stream_task("rope", (heads + keys) * rotated * copy_bytes, call, launches=2)
+        tasks.append(as_measured(model, by_bytes, operator_task(FUSED_ROPE, call, direction)))
     if model.qk_norm is not QkNorm.NONE:
         passes = COPY_PASSES if direction is FORWARD else ADD_PASSES
         tasks.append(stream_task("qk_norm", (heads + keys) * passes * call.element_bytes, call, launches=2))
@@ -124,11 +127,10 @@ def qkv_concatenation(model: Transformer, kind: LayerKind, call: LayerCall) -> l
     return [stream_task("qkv_concatenation", call.tokens * call.qkv_width * 2 * call.element_bytes, call)]
 
 
-def fused_gate(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction) -> list[Task]:
+def gate_of_layer(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction) -> list[Task]:
     """Return the gated activation as one kernel, unless another is named."""
     model = run.model
     named = model.layer_operators is not None or kind.ffn is not Ffn.DENSE
     if named or not (model.activation.gated and model.fused_side_kernels):
         return []
-    passes = FUSED_GATE_PASSES[direction is BACKWARD]
-    return in_ffn([stream_task("fused_gate", call.tokens * call.ffn_width * passes * call.element_bytes, call)])
+    return in_ffn([fused_gate(model, call, (call.tokens, call.ffn_width), direction)])

@@ -40,6 +40,7 @@ def tower_run(run: TrainingRun, vision: Vision) -> TrainingRun:
         positions=Positions.NONE,
         biases=Biases.ALL if vision.biases else Biases.NONE,
         fused_side_kernels=run.model.fused_side_kernels,
+        measured_kernels=run.model.measured_kernels,
     )
     images = run.micro_batch_size * vision.images_per_sample
     return replace(run, model=model, micro_batch_size=images, recompute=Recompute.NONE, gemm_recipe=None, lora=None)

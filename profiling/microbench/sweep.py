@@ -34,7 +34,7 @@ from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_shapes import LAYER_SHAPES, calls
 
 SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
-PREPARED = SWEEPS / "prepared"  # of a kit, made where it was built: 43 operators' shapes take a slow host half a minute
+PREPARED = SWEEPS / "prepared"  # of a kit, made where it was built: 50 operators' shapes take a slow host half a minute
 CANDIDATES = 4000
 CORNER_SHARE = 3
 HALTON_BASES = (2, 3, 5, 7, 11, 13, 17)

@@ -55,8 +55,9 @@ NEEDED_OUTPUTS = {"cross_entropy": 1}
 # A norm over all gradients is known after the last of them was read, and each is read again to be scaled; so are the
 # statistics of a batch.
 READS_TWICE = ("gradient_clipping", "batch_norm")
-# Of single operations, whose backward pass reads intermediate results that other kernels compute again.
-KEEPS_INTERMEDIATES = ("gated_delta_rule", "ssd_scan")
+# Of single operations, whose backward pass reads intermediate results that other kernels compute again; a fused norm,
+# watched before it is fused, keeps its rows in fp32 too.
+KEEPS_INTERMEDIATES = ("gated_delta_rule", "ssd_scan", "fused_rms_norm")
 # Keys that are sorted or split have sizes that only they tell.
 BY_KEYS, SMALL_LOOKUPS = ("embedding_update", "kjt_permute"), 4096
 
@@ -199,9 +200,20 @@ def backward_of(call: Call, outputs: Any) -> Callable[[], Any]:
     return lambda: torch.autograd.grad(tensors_in(outputs), call.inputs, gradients)
 
 
+def uncompiled(function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+    """A function as it is written: the compiler takes nothing while every operation is watched."""
+    return function
+
+
 @cache
 def watched(name: str, shape: Shape, device: str, precision: str) -> dict[Direction, Traffic]:
     """Run a kernel file in every direction that its operator has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", uncompiled)
+        return _watched(name, shape, device, precision)
+
+
+def _watched(name: str, shape: Shape, device: str, precision: str) -> dict[Direction, Traffic]:
     call = build_function(name)(shape, Maker(device, precision))
     if name.startswith("optimizer_step"):
         call.forward()  # the first step makes the moments

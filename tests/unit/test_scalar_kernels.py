@@ -66,7 +66,7 @@ def test_transformer_engines_loss_follows_the_clock_and_a_compiled_one_the_memor
     system = published("B200")
 
     def tb_per_s(compiled: bool) -> float:
-        task = fused_loss(call, compiled)
+        task = fused_loss(run.model, call, Direction.FORWARD, compiled)
         return passes / 1e6 / (system.cost(task.operator, task.direction, task.shape).us * task.times)
 
     assert tb_per_s(compiled=False) == pytest.approx(0.2795 * 8000 * 1024**3 / 1e12, rel=0.01)

@@ -24,6 +24,7 @@ QUEUE = 1022
 SLEEP_HZ = 1.98e9
 LATENCY_S, EVENT_S, VIEW_S, OPERATION_S = 2e-6, 1e-6, 1e-6, 6e-6
 SHORTEST_KERNEL_S = 2e-6
+COMPILE_S = 8.0  # both passes of a function, and the start of the compiler's processes
 MULTIPROCESSORS = 132
 # What is flushed is a small buffer here, told by its size, that costs what 256 MB do.
 FLUSHED_ELEMENTS, FLUSH_S = 1009, 200e-6
@@ -52,6 +53,7 @@ class VirtualGpu:
     launches: int = 0
     lost: bool = False
     kernels_s: float = 0.0
+    compiled_s: float = 0.0
     pending: deque[float] = field(default_factory=deque)
     others: dict[int, float] = field(default_factory=dict)
     current: int = 0
@@ -108,6 +110,18 @@ class VirtualGpu:
 
     def event(self, enable_timing: bool = False) -> Event:
         return Event(self)
+
+    def compile(self, function: Callable[..., Any], **_: Any) -> Callable[..., Any]:
+        """Return a function that holds the host up once, as long as a compiler does."""
+        waiting = [COMPILE_S]
+
+        def compiled(*inputs: Any) -> Any:
+            seconds = waiting.pop() if waiting else 0.0
+            self.host_s += seconds
+            self.compiled_s += seconds
+            return function(*inputs)
+
+        return compiled
 
     def clock(self) -> float:
         return self.host_s
@@ -206,11 +220,12 @@ def pass_seconds(operator: Operator, shape: Shape, direction: Direction) -> floa
 
 
 def _kernels(gpu: VirtualGpu, run: Callable[[], Any]) -> tuple[int, Any]:
-    """Return how many kernels a pass launches, and its output; the pass takes no virtual time."""
-    kept = gpu.host_s, gpu.free_s, deque(gpu.pending), gpu.launches
+    """Return how many kernels a pass launches, and its output; the pass takes no virtual time but for compiling."""
+    kept = gpu.host_s - gpu.compiled_s, gpu.free_s, deque(gpu.pending), gpu.launches
     output = run()
     launched = max(1, gpu.launches - kept[3])
-    gpu.host_s, gpu.free_s, gpu.pending, gpu.launches = kept
+    host_s, gpu.free_s, gpu.pending, gpu.launches = kept
+    gpu.host_s = host_s + gpu.compiled_s
     return launched, output
 
 
@@ -322,6 +337,8 @@ def installed(monkeypatch: pytest.MonkeyPatch, gpu: VirtualGpu, name: str = "NVI
         return forced(flash if backend == cudnn else backend)
 
     monkeypatch.setattr(torch.nn.attention, "sdpa_kernel", without_cudnn)
+    # The compiler takes nothing below a mode that sees every operation: what it would fuse runs one by one.
+    monkeypatch.setattr(torch, "compile", gpu.compile)
     clock = SimpleNamespace(perf_counter=gpu.clock, monotonic=gpu.clock, sleep=gpu.rest)
     for module in ("clocks", "profile", "cli", "system", "sustained"):
         monkeypatch.setattr(f"microbench.{module}.time", clock)

@@ -1,0 +1,15 @@
+"""Gradient of a linear layer's input, with the weight stored (outputs, inputs) as torch.nn.Linear has it."""
+
+from __future__ import annotations
+
+from microbench.call import Call, Maker
+from predictor.costs.operator import Shape
+
+
+def build(shape: Shape, make: Maker) -> Call:
+    """Return the call of shape (m, k, n): of tokens, the layer's outputs and its inputs."""
+    import torch
+
+    tokens, outputs, inputs = shape
+    gradient, weight = make.constant(tokens, outputs), make.weight(outputs, inputs).detach()
+    return Call(lambda: torch.mm(gradient, weight), (), "torch mm, dY · W")
