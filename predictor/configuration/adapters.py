@@ -6,20 +6,19 @@ from predictor.base.errors import ConfigError
 from predictor.base.sizes import must_divide
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.sections import LoraSection, TrainingSection
-from predictor.workloads.lora import EVERY_LINEAR, PARTS, Lora, LoraTarget
 from predictor.workloads.transformer import Transformer
+from predictor.workloads.transforms.lora import EVERY_LINEAR, PARTS, Lora, LoraTarget
 
 KEY = "training.lora.targets"
 
 
 def present_targets(model: Transformer) -> list[LoraTarget]:
     """Return the targets that a layer of the model has."""
-    kinds = {model.kind(layer) for layer in range(model.num_layers)}
     alone = {target: Lora(1, (target,)) for target in LoraTarget}
     return [
         target
         for target, lora in alone.items()
-        if any(lora.linears(model, kind) or lora.expert_linears(model, kind) for kind in kinds)
+        if any(lora.chosen(row) for kind in model.kinds for row in model.layer_rows(kind))
     ]
 
 

@@ -15,14 +15,14 @@ from predictor.configuration.model_section import (
 from predictor.costs.catalogue import catalogue
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.architecture import MixtureOfExperts
+from predictor.workloads.blocks.gated_delta import GatedDelta
+from predictor.workloads.blocks.indexer import Indexer
+from predictor.workloads.blocks.latent_attention import LatentAttention
+from predictor.workloads.blocks.mamba2 import Mamba2
+from predictor.workloads.blocks.per_layer_inputs import PerLayerInputs
+from predictor.workloads.blocks.recurrence import Recurrence
 from predictor.workloads.encoder import Encoder
 from predictor.workloads.layer_shapes import LAYER_SHAPES
-from predictor.workloads.mixers.gated_delta import GatedDelta
-from predictor.workloads.mixers.indexer import Indexer
-from predictor.workloads.mixers.latent_attention import LatentAttention
-from predictor.workloads.mixers.mamba2 import Mamba2
-from predictor.workloads.mixers.recurrence import Recurrence
-from predictor.workloads.per_layer_inputs import PerLayerInputs
 from predictor.workloads.switches import Attention, Positions
 from predictor.workloads.transformer import Transformer
 from predictor.workloads.vision import Vision

@@ -22,10 +22,10 @@ from predictor.timeline.allowed_sizes import check
 from predictor.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
-from predictor.workloads.lora import Lora
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import Attention, Mixer
 from predictor.workloads.transformer import Transformer
+from predictor.workloads.transforms.lora import Lora
 
 
 def micro_batches(config: RunConfig) -> int:

@@ -18,7 +18,7 @@ def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
         return ZERO
     us = low_us = high_us = 0.0
     source = Source.MEASURED
-    for _, operator, direction, shape, times, _, _, _ in tasks:
+    for _, operator, direction, shape, times, _, _ in tasks:
         cost = system.cost(operator, direction, shape)
         us += cost.us * times
         low_us += cost.low_us * times
@@ -32,7 +32,7 @@ def slowdown_beside(system: PublishedSystem, traffic: Sequence[Task]) -> Slowdow
     """Return how many times as long tasks take beside traffic."""
     calls = [
         Call(operator, shape, system.cost(operator, direction, shape).us * times)
-        for _, operator, direction, shape, times, _, _, _ in traffic
+        for _, operator, direction, shape, times, _, _ in traffic
     ]
     return calibrated_slowdown(slowdown(system.hardware, calls), system.hardware)
 

@@ -155,7 +155,7 @@ def time_pass(
     us = low_us = high_us = 0.0  # sums of plain numbers: this loop is most of a prediction
     source = Source.MEASURED
     traffic: dict[Part, Cost] = {}
-    for _, operator, direction, shape, times, part, _, _ in tasks:
+    for _, operator, direction, shape, times, part, _ in tasks:
         cost = answer(operator, direction, shape)
         us += cost.us * times
         low_us += cost.low_us * times

@@ -9,7 +9,7 @@ from predictor.configuration.loading import prepare
 from predictor.step.prediction import predict
 from predictor.step.stages import time_block, time_tasks
 from predictor.verification.measured import Compared, MeasuredStep
-from predictor.workloads.layer import forward_pass
+from predictor.workloads.layer import layer_of
 from predictor.workloads.measured_kernels import on_system
 from predictor.workloads.tasks import Part
 from predictor.workloads.transformer_step import layer_block
@@ -39,7 +39,7 @@ def components(compared: Compared) -> dict[str, list[float]]:
     layer = time_block(system, layer_block(run, kind))
     first, middle, last = prediction.stages[0], prediction.stages[len(prediction.stages) // 2], prediction.stages[-1]
     ends = (first, middle, last)
-    tasks = forward_pass(run, kind).tasks
+    tasks = layer_of(run, kind).passes.forward.tasks
     reduce = [task._replace(times=1.0) for task in tasks if task.part is Part.TENSOR_PARALLEL]
     return {
         "encoder_fwd": [layer.forward.cost.us],

@@ -32,20 +32,19 @@ def _widens(run: TrainingRun) -> bool:
     return run.fused_gradient_accumulation and wider
 
 
-def _is_measured(run: TrainingRun) -> bool:
-    """Return whether the system measured such products: of 16-bit operands, so not those of a recipe of fewer bits."""
+def sums_in_products(run: TrainingRun) -> bool:
+    """Return whether products of weight gradients add to fp32 sums, and the system measured such products.
+
+    They have 16-bit operands, so those of a recipe of fewer bits are not among them. Every micro-batch's add: the first
+    one's to zeros. Source: Megatron-LM core/tensor_parallel/layers.py, wgrad_gemm_accum_fp32;
+    core/distributed/param_and_grad_buffer.py, reset.
+    """
     products = {DATA_GRADIENT, FP32_WEIGHT_GRADIENT}
     return _widens(run) and run.gemm_recipe is None and products <= run.model.measured_kernels
 
 
-def accumulating(run: TrainingRun, tasks: list[Task]) -> list[Task]:
-    """Return a backward pass whose products add to fp32 sums, where the run's do and the system measured that.
-
-    Every micro-batch's do: the first one's add to zeros. Source: Megatron-LM core/tensor_parallel/layers.py,
-    wgrad_gemm_accum_fp32; core/distributed/param_and_grad_buffer.py, reset.
-    """
-    if run.lora is not None or not _is_measured(run):
-        return tasks
+def accumulating(tasks: list[Task]) -> list[Task]:
+    """Return tasks whose products add their weight gradients to sums in fp32."""
     products = DATA_GRADIENT, FP32_WEIGHT_GRADIENT
     return [
         task._replace(operator=with_backward(task.operator, products)) if task.operator.gradient_operators else task
@@ -62,4 +61,4 @@ def accumulation_tasks(run: TrainingRun, kind: LayerKind) -> list[Task]:
     separate = [gradient_accumulation(run, kind)]
     if not run.fused_gradient_accumulation:
         return separate
-    return share_of(separate, FP32_SUMS) if _widens(run) and not _is_measured(run) else []
+    return share_of(separate, FP32_SUMS) if _widens(run) and not sums_in_products(run) else []

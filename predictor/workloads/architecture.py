@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from predictor.costs.work import ELEMENT_BYTES
+from predictor.workloads.blocks.gated_delta import GatedDelta
+from predictor.workloads.blocks.latent_attention import LatentAttention
+from predictor.workloads.blocks.mamba2 import Mamba2
+from predictor.workloads.blocks.per_layer_inputs import PerLayerInputs
+from predictor.workloads.blocks.recurrence import Recurrence
+from predictor.workloads.blocks.token_mixer import TokenMixer
 from predictor.workloads.encoder import Encoder
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.mixers.gated_delta import GatedDelta
-from predictor.workloads.mixers.latent_attention import LatentAttention
-from predictor.workloads.mixers.linear import Linear, Split
-from predictor.workloads.mixers.mamba2 import Mamba2
-from predictor.workloads.mixers.recurrence import Recurrence
-from predictor.workloads.mixers.token_mixer import TokenMixer
-from predictor.workloads.per_layer_inputs import PerLayerInputs
 from predictor.workloads.switches import (
     Activation,
     Attention,
@@ -291,22 +290,16 @@ class Architecture:
         }
         return others.get(mixer)
 
-    def mixer_linears(self, mixer: Mixer) -> tuple[Linear, ...]:
-        """Return the matrices of a layer's token mixer."""
-        other, beside = self.token_mixer(mixer), self.beside(mixer)
-        if other is not None:
-            return other.linears(self.hidden_size, self.query_heads(mixer))
-        if not mixer.is_attention:
-            return ()
-        key_value_heads, head_dim = self.heads_of(mixer)
-        heads = self.num_attention_heads * (2 if self.attention_output_gate else 1)
-        heads += self.key_value_projections(mixer) * key_value_heads
-        values = self.num_attention_heads * head_dim
-        return (
-            Linear("qkv_projection", "qkv_projection", self.hidden_size, heads * head_dim, Split.COLUMN),
-            Linear("attention_output", "attention_output", values, self.hidden_size, Split.ROW),
-            *(() if beside is None else beside.linears(self.hidden_size, 0)),
-        )
+    def keys_of(self, mixer: Mixer) -> int:
+        """Return the keys of a query, masked or not, before an indexer chooses among them."""
+        limits = {Mixer.SLIDING: self.sliding_window, Mixer.CHUNKED: self.attention_chunk}
+        return min(limit for limit in (self.sequence_length, limits.get(mixer, 0), self.document_tokens) if limit)
+
+    @property
+    def norm_width(self) -> int:
+        """Return the parameters of a norm per element."""
+        is_layer_norm = self.normalization is Normalization.LAYER_NORM
+        return self.norm_weights + (is_layer_norm if self.norm_biases is None else self.norm_biases)
 
     @property
     def learned_positions(self) -> bool:

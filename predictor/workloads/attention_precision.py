@@ -11,15 +11,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictor.costs.attention_precision import KERNEL
-from predictor.costs.operator import Direction
-from predictor.workloads.attention import CoreKernel, attention_core
+from predictor.workloads.blocks.core import CoreKernel
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision import recipe_of
 from predictor.workloads.recipes import FP8, MXFP8, MXFP8_OVER_STREAM, READ
-from predictor.workloads.run import GemmRecipe, TrainingRun
+from predictor.workloads.rows import Kept, Role
+from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import LayerKind
-from predictor.workloads.tasks import FORWARD, PassTasks, stream_task
 from predictor.workloads.transformer import Transformer
+from predictor.workloads.transforms.low_precision import AttentionBytes
+from predictor.workloads.transforms.recomputation import modules
 
 
 class AttentionRecipe(NamedTuple):
@@ -81,27 +82,30 @@ def attention_elements(model: Transformer, kind: LayerKind, call: LayerCall) -> 
     return call.tokens * (call.attention_width + keys), call.tokens * call.attention_width
 
 
-def core_of_layer(
-    run: TrainingRun, kind: LayerKind, names: tuple[str, ...], call: LayerCall, direction: Direction
-) -> PassTasks:
-    """Return attention of one pass between its projections, with the casts around it.
+def core_kernel(run: TrainingRun, kind: LayerKind) -> CoreKernel:
+    """Return the kernel of a kind of layer's attention."""
+    recipe = attention_recipe(run, kind)
+    if recipe is None:
+        return CoreKernel(run.attention_kernel or "")
+    return CoreKernel(KERNEL, recipe.precision, recipe.kept)
 
-    Args:
-        run: the run.
-        kind: of the layer.
-        names: operators of the layer.
-        call: sizes of the layer.
-        direction: of the pass.
+
+def attention_casts(run: TrainingRun, kind: LayerKind, call: LayerCall) -> AttentionBytes | None:
+    """Return the casts around attention in 8 bits; None where it runs in the step's precision.
+
+    It keeps what it cast, also where its inputs are computed again. Where its core is computed again, from inputs in 16
+    bits, that is not kept.
     """
     recipe = attention_recipe(run, kind)
     if recipe is None:
-        kernel = CoreKernel(run.attention_kernel or "")
-        return attention_core(run.model, names, call, direction, run.layout, kernel)
-    kernel = CoreKernel(KERNEL, recipe.precision, recipe.kept)
-    core = attention_core(run.model, names, call, direction, run.layout, kernel)
+        return None
     operands, outputs = attention_elements(run.model, kind, call)
-    if direction is FORWARD:
-        size_bytes, launches = operands * recipe.operands + outputs * recipe.output, recipe.launches[0]
-    else:
-        size_bytes, launches = outputs * recipe.output_gradient + operands * recipe.gradients, recipe.launches[1]
-    return core + PassTasks([stream_task("attention_casts", size_bytes, call, launches=launches)], [])
+    forward = operands * recipe.operands + outputs * recipe.output
+    backward = outputs * recipe.output_gradient + operands * recipe.gradients
+    kept: tuple[Kept, ...] = (
+        Kept(Role.QKV, -operands * float(call.element_bytes)),
+        Kept(Role.SCORES, operands * recipe.kept),
+        Kept(Role.CORE, outputs * (recipe.kept_output - call.element_bytes)),
+    )
+    runs_again = run.recompute is Recompute.SELECTIVE and RecomputeModule.CORE_ATTENTION in modules(run)
+    return AttentionBytes((forward, backward), recipe.launches, () if runs_again or run.compiled else kept)

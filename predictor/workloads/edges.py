@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
-from predictor.workloads.accumulation import accumulating
-from predictor.workloads.adapters import frozen
-from predictor.workloads.layer import weight_gradients
+from collections.abc import Callable
+
+from predictor.base.remembered import remembered
+from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.accumulation import accumulating, sums_in_products
+from predictor.workloads.measured_kernels import input_gradient, weight_gradient
 from predictor.workloads.model_ends import embedding_passes, output_passes, tensor_traffic
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.sharding import sharded_root
 from predictor.workloads.step_tasks import BlockTasks
-from predictor.workloads.tasks import BACKWARD, NO_TASKS, Part, PassTasks, Task, collective_task
+from predictor.workloads.tasks import NO_TASKS, Part, PassTasks, Task, collective_task
+from predictor.workloads.transformer import Transformer
 from predictor.workloads.transformer_memory import edge_memory
 from predictor.workloads.vision_tower import tower_passes
 
 # Gradients of the model's beginning, which frozen weights do not have.
 EMBEDDING_GRADIENTS = ("embedding", "position_embedding", "token_types")
+
+
+def _frozen(model: Transformer, tasks: list[Task]) -> list[Task]:
+    """Return a backward pass whose products compute no gradients of weights."""
+    return [input_gradient(model, task) if task.operator.gradient_operators else task for task in tasks]
+
+
+_PASSES: dict[tuple[object, ...], tuple[PassTasks, PassTasks]] = {}  # of models' ends, shared by runs
+
+
+def _passes(
+    run: TrainingRun, ends: Callable[[TrainingRun], tuple[PassTasks, PassTasks]]
+) -> tuple[PassTasks, PassTasks]:
+    """Return forward and backward pass of the model's beginning or end."""
+    group = run.layout.tensor_group()
+    key = ends, run.model.end_sizes, run.call(), group, run.sequence_parallel, run.compiled
+    return remembered(_PASSES, key, lambda: ends(run))
 
 
 def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
@@ -29,9 +50,9 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
     """
     forward = backward = NO_TASKS
     if is_first:
-        forward, backward = sharded_root(run, run.beginning_parameters(), *embedding_passes(run), is_end=False)
+        forward, backward = sharded_root(run, run.beginning_parameters(), *_passes(run, embedding_passes), is_end=False)
     if is_last:
-        ahead, back = sharded_root(run, run.ending_parameters(is_first), *output_passes(run), is_end=True)
+        ahead, back = sharded_root(run, run.ending_parameters(is_first), *_passes(run, output_passes), is_end=True)
         forward, backward = forward + ahead, backward + back
     if not run.sequence_parallel:
         if not is_first:
@@ -40,12 +61,15 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
             backward += PassTasks(tensor_traffic(run, "all_gather", 2, Part.PIPELINE_PARALLEL), [])
     if run.lora is not None and not run.lora.train_embeddings:
         kept = [task for task in backward.tasks if task.name not in EMBEDDING_GRADIENTS]
-        backward = PassTasks(frozen(run.model, kept, BACKWARD), backward.overlaps)
-    backward = PassTasks(accumulating(run, backward.tasks), backward.overlaps)
+        backward = PassTasks(_frozen(run.model, kept), backward.overlaps)
+    if run.lora is None and sums_in_products(run):
+        backward = PassTasks(accumulating(backward.tasks), backward.overlaps)
     if is_first and run.model.vision is not None:
         ahead, back = tower_passes(run)
         forward, backward = ahead + forward, backward + back
-    weight = weight_gradients(run, backward)
+    splits = SCHEDULES[run.schedule].splits_backward and run.lora is None
+    products = [task for task in backward.tasks if task.operator.gradient_operators]
+    weight = [weight_gradient(run.model, task) for task in products] if splits else []
     return BlockTasks(forward, NO_TASKS, backward, weight, None, edge_memory(run, is_first, is_last))
 
 

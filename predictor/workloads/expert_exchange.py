@@ -15,10 +15,10 @@ from __future__ import annotations
 from enum import StrEnum
 from math import prod
 
+from predictor.workloads.architecture import MixtureOfExperts
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
 from predictor.workloads.tasks import Part, Task, collective_task
-from predictor.workloads.transformer import MixtureOfExperts
 
 
 class ExpertDispatcher(StrEnum):

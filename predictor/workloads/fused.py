@@ -13,24 +13,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.costs.operator import Direction
-from predictor.costs.operators.fused_swiglu import FUSED_GATE_PASSES
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.measured_kernels import FUSED_GATE, FUSED_LOSS, as_measured
-from predictor.workloads.tasks import (
-    BACKWARD,
-    FORWARD,
-    Task,
-    operator_task,
-    scalar_task,
-    shaped_task,
-    stream_task,
-)
+from predictor.workloads.measured_kernels import FUSED_LOSS, as_measured
+from predictor.workloads.tasks import FORWARD, Task, operator_task, scalar_task, stream_task
 from predictor.workloads.transformer import Normalization, Transformer
 
-# Of an addition's three passes over an activation, those that are left where a norm of the same layer is fused with it.
-# Forward the norm reads the sum anyway, and the second addition meets no norm before the layer ends; backward both
-# additions only add a read to the norm's kernel.
-ADDITIONS_LEFT = {Direction.FORWARD: (2.0 / 3.0 + 1.0) / 2.0, Direction.BACKWARD: 1.0 / 3.0}
 # Passes over 16-bit logits. Forward one for the maximum and one for the sum of exponentials, backward a read and a
 # write of the gradient; fp32 logits exist in registers alone.
 LOSS_PASSES = 2
@@ -51,18 +38,6 @@ def compiled_model(model: Transformer) -> Transformer:
     return replace(model, fused_side_kernels=True, fused_rope=True, normalization=norm)
 
 
-def fused_additions(tasks: list[Task], direction: Direction) -> list[Task]:
-    """Return a layer's tasks with its residual additions fused into its norms, and without copies between layouts."""
-    left = ADDITIONS_LEFT[direction]
-    kept = [task for task in tasks if task.name != "context_copy"]
-    return [
-        task._replace(times=task.times * left, launches=0.0 if direction is not FORWARD else task.launches / 2)
-        if task.name == "residual_add"
-        else task
-        for task in kept
-    ]
-
-
 def native_loss(call: LayerCall, direction: Direction) -> Task:
     """Return one direction of Megatron-LM's own fused cross entropy: a compiled kernel between two all-reduces.
 
@@ -74,16 +49,6 @@ def native_loss(call: LayerCall, direction: Direction) -> Task:
     if direction is FORWARD:
         return stream_task("fused_cross_entropy", logits * (narrow + 5 * wide), call, launches=3)
     return stream_task("fused_cross_entropy", logits * (2 * wide + narrow), call, launches=1)
-
-
-def fused_gate(
-    model: Transformer, call: LayerCall, shape: tuple[int, int], direction: Direction, times: float = 1.0
-) -> Task:
-    """Return the gated activation over (tokens, width) as one kernel, so many times over."""
-    tokens, width = shape
-    size_bytes = tokens * width * FUSED_GATE_PASSES[direction is BACKWARD] * call.element_bytes
-    by_bytes = stream_task("fused_gate", size_bytes * times, call, launches=times)
-    return as_measured(model, by_bytes, shaped_task(FUSED_GATE, shape, direction, times))
 
 
 def fused_loss(model: Transformer, call: LayerCall, direction: Direction, compiled: bool) -> Task:

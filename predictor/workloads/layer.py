@@ -1,151 +1,110 @@
-"""The tasks of one transformer layer on one rank, forward and backward: token mixer, FFN or experts, side kernels."""
+"""One layer of a run, folded from its rows: passes and kept bytes, computed once for all runs that share it."""
 
 from __future__ import annotations
 
-from collections import Counter
+from operator import attrgetter
+from typing import NamedTuple
 
-from predictor.costs.operator import Direction
+from predictor.base.lazy import lazy
+from predictor.base.remembered import remembered
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.accumulation import accumulating
-from predictor.workloads.adapters import PRODUCTS, adapter_tasks, frozen
-from predictor.workloads.attention import core_names, split_core
-from predictor.workloads.attention_precision import core_of_layer
-from predictor.workloads.experts import exchange, expert_tasks
-from predictor.workloads.fused import fused_additions
-from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.layer_sums import backward_sums, with_forward_sums
-from predictor.workloads.low_precision import with_low_precision
-from predictor.workloads.measured_kernels import weight_gradient
-from predictor.workloads.mixers.token_mixer import Kernels
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.side_kernels import (
-    bias_additions,
-    bias_gradients,
-    gate_of_layer,
-    qkv_concatenation,
-    shared_side_kernels,
-)
-from predictor.workloads.switches import Ffn, LayerKind, Mixer
-from predictor.workloads.tasks import (
-    BACKWARD,
-    FORWARD,
-    Part,
-    PassTasks,
-    Task,
-    collective_task,
-    in_ffn,
-    operator_task,
-)
-from predictor.workloads.transformer import Transformer
-
-FFN_OPERATORS = frozenset({"ffn_up", "gelu", "swiglu", "ffn_down"})
+from predictor.workloads.folds import pass_tasks, recomputed_tasks, waits_for_counts, weight_gradient_tasks
+from predictor.workloads.kept_activations import kept_and_recomputed
+from predictor.workloads.layer_table import kept_rows, layer_rows
+from predictor.workloads.rows import Row
+from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.switches import LayerKind
+from predictor.workloads.tasks import BACKWARD, FORWARD, Part, PassTasks, Task, collective_task
 
 
-def _mixer_operators(model: Transformer, kind: LayerKind, norms: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the named operators of a layer's token mixer; those of others than plain attention are its own tasks."""
-    if kind.mixer is Mixer.NONE:
-        return ()
-    if model.token_mixer(kind.mixer) is not None:
-        return (*norms, *core_names(model, kind), "residual_add")
-    rope = ("rope",) if model.rotary_fraction and kind.rotates and not model.fused_rope else ()
-    return (*norms, "qkv_projection", *rope, *core_names(model, kind), "attention_output", "residual_add")
-
-
-def layer_operators(model: Transformer, kind: LayerKind) -> tuple[str, ...]:
-    """Return the named operators of one layer in the order of its forward pass, experts left out."""
-    if model.layer_operators is not None:
-        return model.layer_operators
-    norm = model.norm_operator
-    norms: tuple[str, ...] = (norm, norm) if model.post_norms else (norm,)
-    mixer = _mixer_operators(model, kind, norms)
-    if mixer and model.shared_input_norm:
-        norms = norms[1:]
-    if kind.ffn is Ffn.NONE:
-        return mixer
-    if kind.has_experts:
-        return (*mixer, *norms, "residual_add")
-    gate = () if model.fused_side_kernels else ("swiglu",)
-    activation = gate if model.activation.gated else ("gelu",)  # streams what the other element-wise ones do
-    return (*mixer, *norms, "ffn_up", *activation, "ffn_down", "residual_add")
-
-
-def _operators(run: TrainingRun, kind: LayerKind, call: LayerCall, direction: Direction) -> PassTasks:
-    """Return everything between a layer's sums: attention's core, then the other operators by count, then experts."""
-    names = layer_operators(run.model, kind)
-    _, others = split_core(names)
-    tasks = [
-        operator_task(name, call, direction, times)._replace(of_ffn=name in FFN_OPERATORS) for name, times in others
-    ]
-    mixer = run.model.token_mixer(kind.mixer)
-    if mixer is not None:
-        kernels = Kernels(run.model.norm_operator, run.model.fused_rope)
-        tasks += mixer.tasks(call, direction, kernels)
-    if (beside := run.model.beside(kind.mixer)) is not None:
-        tasks += beside.tasks(call, direction, Kernels(run.model.norm_operator, run.model.fused_rope))
-    if run.model.per_layer_inputs is not None:
-        tasks += run.model.per_layer_inputs.tasks(call, direction, run.model.norm_operator)
-    if kind.has_experts:
-        tasks += in_ffn(expert_tasks(run, call, direction))
-    tasks = with_low_precision(run, kind, call, direction, tasks)
-    if run.lora is not None:
-        tasks = frozen(run.model, tasks, direction) + adapter_tasks(run, kind, call, direction)
-    core = core_of_layer(run, kind, names, call, direction)
-    computing = core + PassTasks(tasks + _context_exchange(run, kind, call), [])
-    return computing + exchange(run, call, computing.tasks) if kind.has_experts else computing
-
-
-def _context_exchange(run: TrainingRun, kind: LayerKind, call: LayerCall) -> list[Task]:
-    """Return what context-parallel ranks exchange of a Mamba-2 layer, in either direction."""
-    mamba = run.model.mamba2
-    if kind.mixer is not Mixer.MAMBA2 or mamba is None or call.context_parallel_size == 1:
+def _checkpoint_gather(run: TrainingRun, kind: LayerKind) -> list[Task]:
+    """Return the gather of a checkpointed input that is kept split, before it is recomputed."""
+    if run.recompute is not Recompute.FULL or not run.partition_activations or run.sequence_parallel:
         return []
-    group, per_width = run.layout.context_group(), call.tokens * call.element_bytes
-    counts = Counter(mamba.exchanged(call))
-    return [
-        task
-        for width, times in counts.items()
-        for task in collective_task("all_to_all", per_width * width, group, Part.CONTEXT_PARALLEL, times)
-    ]
+    call = run.layer_call(kind)
+    shard = call.tokens * call.hidden_size * call.element_bytes // call.tensor_parallel_size
+    return collective_task("all_gather", shard, run.layout.tensor_group(), Part.TENSOR_PARALLEL)
 
 
-def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
-    """Return one layer's forward pass; row-parallel outputs are summed over the tensor-parallel group."""
-    model, call = run.model, run.layer_call(kind)
-    operators = _operators(run, kind, call, FORWARD)
-    tasks = operators.tasks + gate_of_layer(run, kind, call, FORWARD) + shared_side_kernels(model, kind, call, FORWARD)
-    if run.compiled:
-        tasks = fused_additions(tasks, FORWARD)
-    tasks = tasks + bias_additions(model, kind, call)
-    return with_forward_sums(run, kind, call, PassTasks(tasks, operators.overlaps))
+class LayerPasses(NamedTuple):
+    """One micro-batch's passes through a layer.
 
-
-def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
-    """Return one layer's backward pass without recomputation and gradient accumulation.
-
-    The gradients of column-parallel inputs are summed over the tensor-parallel group.
+    Attributes:
+        recompute: of the forward pass, before the backward pass.
+        weight: the part of the backward pass that a schedule runs in slots of its own.
+        counted: tasks of the forward pass whose sizes the host reads from the device before it launches them: those of
+            experts, but where a capacity fixes them. Backward it remembers them. Source: Megatron-LM
+            core/transformer/moe/token_dispatcher.py, _maybe_dtoh_and_synchronize; experts.py,
+            tokens_per_expert.tolist().
     """
-    model, call = run.model, run.layer_call(kind)
-    operators = _operators(run, kind, call, BACKWARD)
-    tasks = accumulating(run, operators.tasks)
-    tasks = tasks + gate_of_layer(run, kind, call, BACKWARD) + shared_side_kernels(model, kind, call, BACKWARD)
-    if run.compiled:
-        tasks = fused_additions(tasks, BACKWARD)
-    tasks = tasks + qkv_concatenation(model, kind, call)
-    if run.lora is None:
-        tasks += bias_gradients(model, kind, call)
-    traffic = backward_sums(run, kind, call, tasks)
-    return PassTasks(tasks + traffic.tasks, operators.overlaps + traffic.overlaps)
+
+    forward: PassTasks
+    recompute: PassTasks
+    backward: PassTasks
+    weight: list[Task]
+    counted: list[Task]
 
 
-def weight_gradients(run: TrainingRun, backward: PassTasks) -> list[Task]:
-    """Return the part of a backward pass that makes the gradients of weights, for which only the optimizer waits.
+class Layer:
+    """A layer of a run, shared by all runs in which it is the same."""
 
-    Empty where the schedule does not split backward passes. Source: Qi et al. 2023, arXiv:2401.10241.
-    """
-    if not SCHEDULES[run.schedule].splits_backward:
-        return []
-    linear = [task for task in backward.tasks if task.operator.family == "linear"]
-    if run.lora is not None:  # frozen weights have none
-        linear = [task for task in linear if task.name in PRODUCTS]
-    beside = [task for task in backward.tasks if task.name in ("gradient_accumulation", "bias_gradients")]
-    return [weight_gradient(run.model, task) for task in linear] + beside
+    def __init__(self, run: TrainingRun, kind: LayerKind) -> None:
+        """Prepare for a kind of layer of a run; nothing is computed yet."""
+        self._run, self._kind = run, kind
+
+    @lazy
+    def _rows(self) -> list[Row]:
+        """Its rows before recomputation and traffic between tensor-parallel ranks."""
+        return kept_rows(self._run, self._kind)
+
+    @lazy
+    def passes(self) -> LayerPasses:
+        """Its passes, without accumulation of gradients and sharding."""
+        run, kind, experts = self._run, self._kind, self._run.model.experts
+        rows = layer_rows(run, kind, self._rows)
+        counts = kind.has_experts and experts is not None and experts.capacity_factor is None
+        again = recomputed_tasks(rows)
+        return LayerPasses(
+            pass_tasks(rows, FORWARD),
+            PassTasks(again.tasks + _checkpoint_gather(run, kind), again.overlaps),
+            pass_tasks(rows, BACKWARD),
+            weight_gradient_tasks(rows, run.model.measured_kernels) if SCHEDULES[run.schedule].splits_backward else [],
+            waits_for_counts(rows) if counts else [],
+        )
+
+    @lazy
+    def kept_and_recomputed(self) -> tuple[float, float]:
+        """Bytes that it keeps, and bytes that it holds besides while it is computed again."""
+        return kept_and_recomputed(self._run, self._kind, self._rows)
+
+
+# Settings of a run that its layers depend on, the sizes of a call and the groups of ranks aside.
+OF_A_LAYER = attrgetter(
+    *("precision", "sequence_parallel", "partition_activations", "overlap_tensor_parallel", "overlap_linear_traffic"),
+    *("zero_stage", "gather_precision", "gemm_recipe", "transposes_fp8", "fp8_attention", "attention_kernel"),
+    *("recompute", "recompute_modules", "recompute_stops_early", "recompute_group_layers", "compiled"),
+    *("graph_modules", "expert_dispatcher", "fused_experts", "overlap_expert_parallel", "lora"),
+    *("fused_gradient_accumulation", "fp32_gradients"),
+)
+_LAYERS: dict[tuple[object, ...], Layer] = {}
+
+
+def _ranks(run: TrainingRun, kind: LayerKind) -> tuple[object, ...]:
+    """Return the groups of ranks that a layer's traffic depends on."""
+    layout = run.layout
+    groups: list[object] = [layout.tensor_group()]
+    if layout.context_parallel_size > 1:
+        groups += [layout.context_hop(), layout.context_group()]
+    if kind.has_experts:
+        groups += [layout.expert_group(), layout.expert_parallel_size, layout.expert_split]
+        groups.append(layout.expert_tensor_group() if layout.is_folded else None)
+        if run.overlap_expert_parallel:
+            groups += [layout.pipeline_parallel_size, run.num_micro_batches]
+    return tuple(groups)
+
+
+def layer_of(run: TrainingRun, kind: LayerKind) -> Layer:
+    """Return one layer of a kind, recomputed as the run says."""
+    splits = SCHEDULES[run.schedule].splits_backward
+    key = run.model.layer_sizes, kind, run.layer_call(kind), _ranks(run, kind), splits, OF_A_LAYER(run)
+    return remembered(_LAYERS, key, lambda: Layer(run, kind))

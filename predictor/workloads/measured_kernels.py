@@ -11,12 +11,14 @@ from dataclasses import replace
 from predictor.costs.catalogue import catalogue
 from predictor.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, WEIGHT_GRADIENT, with_backward
 from predictor.costs.published import PublishedSystem
-from predictor.workloads.linear_layers import HALF_OF_BACKWARD
+from predictor.workloads.blocks.attention import FUSED_ROPE
+from predictor.workloads.blocks.ffn import FUSED_GATE
+from predictor.workloads.rows import HALF_OF_BACKWARD
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.tasks import Task, scaled
 from predictor.workloads.transformer import Transformer
 
-FUSED_NORM, FUSED_ROPE, FUSED_GATE, FUSED_LOSS = "fused_rms_norm", "fused_rope", "fused_swiglu", "fused_cross_entropy"
+FUSED_NORM, FUSED_LOSS = "fused_rms_norm", "fused_cross_entropy"
 GRADIENTS = (DATA_GRADIENT, WEIGHT_GRADIENT, FP32_WEIGHT_GRADIENT)
 MEASURED_KERNELS = (FUSED_NORM, FUSED_ROPE, FUSED_GATE, FUSED_LOSS, *GRADIENTS)
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from predictor.costs.host_adam import DEEPSPEED_ADAM, TORCH_ADAM
 from predictor.workloads.offload_modules import inputs_of_modules
-from predictor.workloads.run import FP32_BYTES, TrainingRun
+from predictor.workloads.rows import FP32_BYTES
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import BlockMemory, HostUpdate
 from predictor.workloads.tasks import FORWARD, TRAFFIC, Overlap, Part, PassTasks, Task, shaped_task

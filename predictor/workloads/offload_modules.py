@@ -7,13 +7,15 @@ which save inside fine_grained_activation_offload's hooks.
 from __future__ import annotations
 
 from predictor.workloads.attention_precision import attention_elements, attention_recipe
-from predictor.workloads.experts import routed_tokens
-from predictor.workloads.kept_activations import Kept, kept_of_layer
+from predictor.workloads.blocks.experts import routed_tokens
+from predictor.workloads.folds import KeptBytes
+from predictor.workloads.kept_activations import kept_of_layer
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision import recipe_of
-from predictor.workloads.recompute import modules
+from predictor.workloads.rows import Module, Role
 from predictor.workloads.run import OffloadModule, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn, LayerKind
+from predictor.workloads.transforms.recomputation import modules
 
 
 def _input_bytes(run: TrainingRun, kind: LayerKind, call: LayerCall) -> float:
@@ -22,7 +24,7 @@ def _input_bytes(run: TrainingRun, kind: LayerKind, call: LayerCall) -> float:
     return float(call.element_bytes) if recipe is None or run.lora is not None else recipe.kept
 
 
-def _of_attention(run: TrainingRun, kind: LayerKind, call: LayerCall, kept: Kept) -> dict[OffloadModule, float]:
+def _of_attention(run: TrainingRun, kind: LayerKind, call: LayerCall, kept: KeptBytes) -> dict[OffloadModule, float]:
     """Return the inputs of the modules of a layer's attention; other token mixers have none of them."""
     if not kind.mixer.is_attention:
         return {}
@@ -36,13 +38,13 @@ def _of_attention(run: TrainingRun, kind: LayerKind, call: LayerCall, kept: Kept
     normed = 0.0 if RecomputeModule.NORMS in again else stream * per_input
     return {
         OffloadModule.ATTENTION_NORM: stream * element,
-        OffloadModule.QKV_PROJECTION: normed + kept.latents,
+        OffloadModule.QKV_PROJECTION: normed + kept.of(Role.LATENT),
         OffloadModule.CORE_ATTENTION: core,
         OffloadModule.ATTENTION_OUTPUT: outputs * per_input,
     }
 
 
-def _of_ffn(run: TrainingRun, kind: LayerKind, call: LayerCall, kept: Kept) -> dict[OffloadModule, float]:
+def _of_ffn(run: TrainingRun, kind: LayerKind, call: LayerCall, kept: KeptBytes) -> dict[OffloadModule, float]:
     """Return the inputs of the FFN's norm, and of the modules of routed experts."""
     has_norm = kind.ffn is not Ffn.NONE and not run.model.parallel_residual
     found = {OffloadModule.MLP_NORM: float(call.unsplit_tokens * call.hidden_size * call.element_bytes * has_norm)}
@@ -50,11 +52,12 @@ def _of_ffn(run: TrainingRun, kind: LayerKind, call: LayerCall, kept: Kept) -> d
     if not kind.has_experts or experts is None:
         return found
     rows = routed_tokens(experts, call, run.layout) * experts.token_width(call.hidden_size)
-    tokens = rows * _input_bytes(run, kind, call) if kept.routed else 0.0  # none where all of it runs again
+    tokens = rows * _input_bytes(run, kind, call) if kept.of(Role.ROUTED) else 0.0  # none where all of it runs again
+    inner, activated = (kept.of(role, modules=(Module.EXPERTS,)) for role in (Role.INNER, Role.ACTIVATED))
     return found | {
         OffloadModule.EXPERT_UP: tokens,
-        OffloadModule.MOE_ACTIVATION: kept.routed_up,
-        OffloadModule.FUSED_EXPERTS: tokens + kept.routed_up + kept.routed_act,
+        OffloadModule.MOE_ACTIVATION: inner,
+        OffloadModule.FUSED_EXPERTS: tokens + inner + activated,
     }
 
 

@@ -10,19 +10,22 @@ from itertools import accumulate
 from math import gcd
 
 from predictor.base.lazy import lazy
+from predictor.base.remembered import remembered
+from predictor.costs.collectives import Topology
 from predictor.costs.work import element_bytes
 from predictor.timeline.schedules import SCHEDULES
+from predictor.workloads.blocks.layer import LayerSettings, layer_rows
 from predictor.workloads.expert_exchange import ExpertDispatcher
+from predictor.workloads.folds import multiplications, parameters
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_sizes import sized
 from predictor.workloads.layout import Layout
-from predictor.workloads.lora import Lora
 from predictor.workloads.partition import chunk_layers
 from predictor.workloads.rank_parameters import RankParameters
+from predictor.workloads.rows import FP32_BYTES, Kind
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss, Transformer
-
-FP32_BYTES = 4
+from predictor.workloads.transforms.lora import AdapterSettings, Lora, with_adapters
 
 
 class Recompute(StrEnum):
@@ -94,6 +97,9 @@ class GraphModule(StrEnum):
     MOE = "moe"
     MOE_ROUTER = "moe_router"
     MOE_PREPROCESS = "moe_preprocess"
+
+
+_PARAMETERS: dict[tuple[object, ...], RankParameters] = {}  # of layers, shared by runs
 
 
 @dataclass(frozen=True)  # no slots: what follows from it is computed once
@@ -257,8 +263,24 @@ class TrainingRun:
 
     @property
     def model_flops_per_token(self) -> float:
-        """Return the FLOPs that a token needs forward and backward, no recomputation counted."""
-        return self.model.model_flops_per_token() if self.lora is None else self.lora.model_flops_per_token(self.model)
+        """Return the FLOPs that a token needs forward and backward, no recomputation counted.
+
+        Of frozen weights there are no gradients, of adapters all three products.
+
+        Source: Megatron-Bridge, src/megatron/bridge/training/utils/flop_utils.py (4 FLOPs a parameter with LoRA).
+        """
+        model, lora = self.model, self.lora
+        if lora is None:
+            return model.model_flops_per_token()
+        one, frozen, adapters = AdapterSettings(Topology(1, 1), Topology(1, 1), False), 0.0, 0.0
+        if model.experts is not None:
+            one = one._replace(held=1, experts_per_token=model.experts.experts_per_token)
+        for kind, count in model.kinds.items():
+            rows = with_adapters(model.layer_rows(kind), lora, sized(model, model.call(1, 1), kind), one)
+            frozen += count * multiplications(row for row in rows if row.kind is Kind.PRODUCT)
+            adapters += count * multiplications(row for row in rows if row.kind is Kind.ADAPTER)
+        frozen += 0 if lora.train_embeddings or not model.has_lm_head else model.hidden_size * model.vocab_size
+        return model.model_flops_per_token() - 2.0 * frozen + 6.0 * adapters
 
     @property
     def global_batch_size(self) -> int:
@@ -341,15 +363,25 @@ class TrainingRun:
         """Return the parameters that one rank holds of one layer."""
         known = self._layer_parameters.get(kind)
         if known is None:
-            tp, model, held = self.layout.tensor_parallel_size, self.model, 0
-            if kind.has_experts and model.experts is not None:
-                held = model.experts.num_experts // self.layout.expert_parallel_size
-            routed = held * model.expert_parameters(self.layout.expert_split)
-            known = RankParameters(model.layer_parameters(tp, kind), routed)
-            if self.lora is not None:
-                known = known.frozen(*self.lora.rank_parameters(model, kind, (tp, self.layout.expert_split), held))
-            self._layer_parameters[kind] = known
+            layout, sizes = self.layout, self.model.layer_sizes
+            ranks = layout.tensor_parallel_size, layout.expert_parallel_size, layout.expert_split
+            key = sizes, kind, ranks, self.lora
+            known = self._layer_parameters[kind] = remembered(_PARAMETERS, key, lambda: self._counted(kind))
         return known
+
+    def _counted(self, kind: LayerKind) -> RankParameters:
+        """Return the parameters that one rank holds of one layer."""
+        experts, layout, model = self.model.experts, self.layout, self.model
+        call = sized(model, model.call(1, layout.tensor_parallel_size), kind)  # parameters do not depend on tokens
+        rows = layer_rows(self.model, kind, call, LayerSettings(layout))
+        if self.lora is not None:
+            group, split = Topology(1, layout.tensor_parallel_size), Topology(1, layout.expert_split)
+            settings = AdapterSettings(group, split, self.sequence_parallel)
+            if kind.has_experts and experts is not None:
+                held = experts.num_experts // layout.expert_parallel_size
+                settings = settings._replace(held=held, experts_per_token=experts.experts_per_token)
+            rows = with_adapters(rows, self.lora, call, settings)
+        return parameters(rows)
 
     def _at_an_end(self, parameters: int) -> RankParameters:
         """Return parameters of the model's beginning or end; beside adapters they train only where that is asked."""

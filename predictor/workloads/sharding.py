@@ -17,7 +17,8 @@ from typing import NamedTuple
 from predictor.costs.collectives import Topology
 from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.rank_parameters import RankParameters
-from predictor.workloads.run import FP32_BYTES, Recompute, TrainingRun
+from predictor.workloads.rows import FP32_BYTES
+from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.software import ON_FSDP1
 from predictor.workloads.tasks import (
     TRAFFIC,

@@ -6,7 +6,8 @@ from predictor.costs.catalogue import catalogue
 from predictor.workloads.low_precision import gather_bytes, step_weight_casts
 from predictor.workloads.offload import update
 from predictor.workloads.rank_parameters import RankParameters
-from predictor.workloads.run import FP32_BYTES, TrainingRun
+from predictor.workloads.rows import FP32_BYTES
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.sharded_step import shared_once
 from predictor.workloads.sharding import groups_of, reduction_tasks, shares_once
 from predictor.workloads.step_tasks import EndTasks

@@ -58,7 +58,6 @@ class Task(NamedTuple):
         name: its purpose; differs from the operator's name where a kernel is timed by its bytes.
         times: need not be whole, where a kernel is timed as a multiple of another's bytes.
         launches: kernels that the host launches for all of them.
-        of_ffn: in a layer, of its FFN or its experts; traffic is not told apart.
     """
 
     name: str
@@ -68,7 +67,6 @@ class Task(NamedTuple):
     times: float
     part: Part
     launches: float
-    of_ffn: bool = False
 
 
 class Overlap(NamedTuple):
@@ -106,11 +104,6 @@ class PassTasks(NamedTuple):
 
 
 NO_TASKS = PassTasks([], [])
-
-
-def in_ffn(tasks: list[Task]) -> list[Task]:
-    """Return the tasks of a layer's FFN or its experts, marked as such."""
-    return [task._replace(of_ffn=True) for task in tasks]
 
 
 def share_of(tasks: list[Task], share: float) -> list[Task]:
@@ -179,10 +172,15 @@ def parameter_stream_task(name: str, size_bytes: float, call: LayerCall, part: P
     return _streamed(name, size_bytes, call, 1, 1, part)
 
 
-def _streamed(name: str, size_bytes: float, call: LayerCall, rows: int, launches: float, part: Part) -> Task:
-    operator = catalogue()["residual_add"]
+def streamed(size_bytes: float, call: LayerCall, rows: int) -> tuple[Shape, float]:
+    """Return the shape of the residual addition that times a stream, ``rows`` or more of it, and how many times."""
     row_bytes = ADD_PASSES * call.element_bytes * call.hidden_size
     longest = int(min(size_bytes / row_bytes, STREAM_ROWS)) // rows
     if longest > 1:  # powers of two keep the sizes few, so that most streams of a run share a remembered answer
         rows <<= longest.bit_length() - 1
-    return Task(name, operator, FORWARD, (rows, call.hidden_size), size_bytes / (row_bytes * rows), part, launches)
+    return (rows, call.hidden_size), size_bytes / (row_bytes * rows)
+
+
+def _streamed(name: str, size_bytes: float, call: LayerCall, rows: int, launches: float, part: Part) -> Task:
+    shape, times = streamed(size_bytes, call, rows)
+    return Task(name, catalogue()["residual_add"], FORWARD, shape, times, part, launches)

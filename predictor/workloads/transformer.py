@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
+from predictor.base.lazy import lazy
 from predictor.workloads.architecture import Architecture, MixtureOfExperts
+from predictor.workloads.blocks.layer import LayerSettings, layer_rows
+from predictor.workloads.folds import multiplications, parameters
 from predictor.workloads.layer_call import padded_vocab_size
-from predictor.workloads.mixers.linear import total
+from predictor.workloads.layer_sizes import sized
+from predictor.workloads.layout import Layout
+from predictor.workloads.rows import Row
 from predictor.workloads.switches import (
     Activation,
     Attention,
     Biases,
-    Ffn,
     LayerKind,
     Loss,
     Mixer,
@@ -24,7 +30,6 @@ __all__ = [
     "Activation",
     "Attention",
     "Biases",
-    "Ffn",
     "LayerKind",
     "Loss",
     "Mixer",
@@ -35,115 +40,57 @@ __all__ = [
     "Transformer",
 ]
 
-DENSE = LayerKind()
+ONE_RANK = Layout(1, 1, 1, 1)
+# Fields that say which layers a model has, and what stands before and behind them: a layer is the same for all of them.
+BESIDE_A_LAYER = frozenset(
+    {
+        *("num_layers", "vocab_size", "num_position_embeddings", "embedding_norm", "final_norm", "positions"),
+        *("lm_head_bias", "lm_head_transform", "num_mtp_layers", "encoder", "vision", "tied_embeddings", "loss"),
+        *("layer_types", "ffn_types", "rotary_layers", "sliding_window_layers", "other_parameters"),
+    }
+)
+AT_THE_ENDS = attrgetter(
+    *("vocab_size", "num_position_embeddings", "embedding_norm", "final_norm", "positions", "lm_head_bias"),
+    *("lm_head_transform", "num_mtp_layers", "encoder", "tied_embeddings", "loss"),
+)
+IN_A_LAYER = attrgetter(*(field.name for field in fields(Architecture) if field.name not in BESIDE_A_LAYER))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from the sizes is computed once
 class Transformer(Architecture):
     """An architecture with what follows from it."""
 
-    def attention_parameters(self, tensor_parallel_size: int = 1, mixer: Mixer = Mixer.FULL) -> int:
-        """Return the parameters of attention's matrices on one rank; key-value heads are copied to have one each.
+    def layer_rows(self, kind: LayerKind) -> list[Row]:
+        """Return the rows of a layer that one rank holds whole, over a sample."""
+        rows = self._known_rows.get(kind)
+        if rows is None:
+            call = sized(self, self.call(1, 1), kind)
+            rows = self._known_rows[kind] = layer_rows(self, kind, call, LayerSettings(ONE_RANK))
+        return rows
 
-        Multi-head latent attention counts the norms of its latents too.
-        """
-        tp = tensor_parallel_size
-        if (latent := self.token_mixer(mixer)) is not None:
-            return latent.parameters(self.hidden_size, self.query_heads(mixer), tp)
-        key_value_heads, head_dim = self.heads_of(mixer)
-        query_heads = self.num_attention_heads * (3 if self.attention_output_gate else 2)
-        if self.attention_experts:
-            query_heads = 2 * self.attention_experts * key_value_heads
-        width = (query_heads + self.key_value_projections(mixer) * max(key_value_heads, tp)) * head_dim
-        return width * self.hidden_size // tp + self.hidden_size * self.attention_experts
+    @lazy
+    def layer_sizes(self) -> tuple[object, ...]:
+        """All that the rows of a layer depend on, the sizes of a call aside: a key for what models have in common."""
+        return (*IN_A_LAYER(self), self.other_parameters // self.num_layers)
+
+    @lazy
+    def end_sizes(self) -> tuple[object, ...]:
+        """All that the passes of its beginning and its end depend on, the sizes of a call aside."""
+        return (*AT_THE_ENDS(self), self.layer_sizes)
+
+    @lazy
+    def _known_rows(self) -> dict[LayerKind, list[Row]]:
+        """Rows of the kinds of layers that were asked for."""
+        return {}
 
     def _unmet_parameters(self) -> int:
         """Return the parameters of attention's experts that one token does not meet."""
         unmet = self.attention_experts * self.key_value_heads - self.num_attention_heads
         return 2 * unmet * self.head_dim * self.hidden_size if self.attention_experts else 0
 
-    def _attention_biases(self, tensor_parallel_size: int, mixer: Mixer) -> int:
-        """Return the biases of attention on one rank: split with the heads, the output's whole."""
-        if self.latent_attention is not None:
-            return self.latent_attention.biases(self.hidden_size) if self.biases.of_attention_output else 0
-        key_value_heads, head_dim = self.heads_of(mixer)
-        heads = self.num_attention_heads * (2 if self.attention_output_gate else 1)
-        heads += self.key_value_projections(mixer) * max(key_value_heads, tensor_parallel_size)
-        biases = heads * head_dim // tensor_parallel_size if self.biases.of_qkv else 0
-        return biases + (self.hidden_size if self.biases.of_attention_output else 0)
-
-    def _qk_norm_parameters(self, tensor_parallel_size: int, mixer: Mixer) -> int:
-        """Return the parameters of the norms of queries and keys on one rank; over all heads they are split."""
-        key_value_heads, head_dim = self.heads_of(mixer)
-        if self.qk_norm is QkNorm.PER_HEAD:
-            return 2 * head_dim * self._per_norm
-        if self.qk_norm is not QkNorm.WHOLE:
-            return 0
-        heads = self.num_attention_heads + max(key_value_heads, tensor_parallel_size)
-        return heads * head_dim * self._per_norm // tensor_parallel_size
-
-    def _mixer_parameters(self, mixer: Mixer, tensor_parallel_size: int) -> int:
-        """Return the parameters of a layer's token mixer on one rank, its norms before and behind not counted."""
-        tp = tensor_parallel_size
-        if mixer is Mixer.NONE:
-            return 0
-        other = self.token_mixer(mixer)
-        if other is not None and not mixer.is_attention:
-            return other.parameters(self.hidden_size, self.num_attention_heads, tp)
-        per_head = self.attention_sinks + (self.hidden_size if self.attention_head_gate else 0)
-        sinks = self.query_heads(mixer) * per_head // tp
-        if (beside := self.beside(mixer)) is not None:
-            sinks += beside.parameters(self.hidden_size, self.num_attention_heads, tp)
-        attention = self.attention_parameters(tp, mixer) + self._attention_biases(tp, mixer)
-        return attention + self._qk_norm_parameters(tp, mixer) + sinks
-
-    def _ffn_parameters(self, width: int, ffn_hidden_size: int, tensor_parallel_size: int = 1) -> int:
-        """Return the parameters of an FFN over so wide tokens on one rank; the bias of its output is on every rank."""
-        if not ffn_hidden_size:
-            return 0
-        biases = (self.ffn_matrices - 1) * ffn_hidden_size if self.biases.of_ffn else 0
-        split = self.ffn_matrices * width * ffn_hidden_size + biases
-        return split // tensor_parallel_size + (width if self.biases.of_ffn else 0)
-
-    def layer_parameters(self, tensor_parallel_size: int = 1, kind: LayerKind = DENSE) -> int:
-        """Return the parameters of one layer on one rank, its routed experts not counted.
-
-        Matrices and their biases are split over the group; norms, routers and the biases of sums are on every rank.
-        """
-        tp = tensor_parallel_size
-        norms = kind.branches * (2 if self.post_norms else 1) - (self.shared_input_norm and kind.branches == 2)
-        mixer = self._mixer_parameters(kind.mixer, tp) + self.norm_parameters(norms)
-        mixer += self.other_parameters // self.num_layers
-        if self.per_layer_inputs is not None:
-            mixer += self.per_layer_inputs.layer_parameters(self.hidden_size, self.norm_parameters(1))
-        if kind.ffn is Ffn.NONE:
-            return mixer
-        if kind.ffn is Ffn.DENSE or self.experts is None:
-            return mixer + self._ffn_parameters(self.hidden_size, self.ffn_hidden_size, tp)
-        experts = self.experts
-        router = self.hidden_size * (experts.num_experts + experts.shared_expert_gate)
-        router += experts.num_experts if experts.router_bias else 0
-        if experts.latent_size:
-            router += experts.latent_parameters(self.hidden_size)
-            router += (self.hidden_size + experts.latent_size) if self.biases.of_ffn else 0
-        return mixer + self._ffn_parameters(self.hidden_size, experts.shared_expert_ffn_hidden_size, tp) + router
-
-    def expert_parameters(self, tensor_parallel_size: int = 1) -> int:
-        """Return the parameters of one routed expert on one rank."""
-        if self.experts is None:
-            return 0
-        width = self.experts.token_width(self.hidden_size)
-        return self._ffn_parameters(width, self.experts.expert_ffn_hidden_size, tensor_parallel_size)
-
-    @property
-    def _per_norm(self) -> int:
-        """Return the parameters of a norm per element."""
-        is_layer_norm = self.normalization is Normalization.LAYER_NORM
-        return self.norm_weights + (is_layer_norm if self.norm_biases is None else self.norm_biases)
-
     def norm_parameters(self, norms: int) -> int:
         """Return the parameters of so many norms over the hidden dimension."""
-        return norms * self._per_norm * self.hidden_size
+        return norms * self.norm_width * self.hidden_size
 
     def embedding_parameters(self, tensor_parallel_size: int = 1) -> int:
         """Return the parameters of the embedding, or of an untied output projection, on one rank (padded)."""
@@ -196,62 +143,27 @@ class Transformer(Architecture):
         output = self.has_lm_head and not (tied and is_first)
         return output + (self.num_mtp_layers > 0 and not is_first and not tied)
 
-    def _routed_parameters(self, kind: LayerKind, active: bool) -> int:
-        """Return the parameters of a layer's routed experts, or of those that one token meets."""
-        if not kind.has_experts or self.experts is None:
-            return 0
-        met = self.experts.experts_per_token if active else self.experts.num_experts
-        return met * self.expert_parameters()
+    def _met_parameters(self, kind: LayerKind, active: bool) -> int:
+        """Return a layer's parameters, or those that one token meets."""
+        dense, routed, *_ = parameters(self.layer_rows(kind))
+        if active and routed and self.experts is not None:
+            routed = routed // self.experts.num_experts * self.experts.experts_per_token
+        return dense + routed - (self._unmet_parameters() if active and kind.mixer.is_attention else 0)
 
     def num_parameters(self, active: bool = False) -> int:
         """Return the model's parameters, its vocabulary not padded; ``active``: only those that one token meets."""
         embeddings = 1 + (self.has_lm_head and not self.tied_embeddings)
-        parameters = (
-            embeddings * self.vocab_size * self.hidden_size + self.beginning_parameters() + self.end_parameters()
-        )
-        kinds = [self.kind(layer) for layer in range(self.num_layers)] + [self.mtp_kind] * self.num_mtp_layers
-        for kind in kinds:
-            parameters += self.layer_parameters(kind=kind) + self._routed_parameters(kind, active)
-            parameters -= self._unmet_parameters() if active and kind.mixer.is_attention else 0
-        return parameters + (0 if self.vision is None else self.vision.parameters(self.hidden_size))
+        held = embeddings * self.vocab_size * self.hidden_size + self.beginning_parameters() + self.end_parameters()
+        for kind, count in self.kinds.items():
+            held += count * self._met_parameters(kind, active)
+        if self.num_mtp_layers:
+            held += self.num_mtp_layers * self._met_parameters(self.mtp_kind, active)
+        return held + (0 if self.vision is None else self.vision.parameters(self.hidden_size))
 
-    def _ffn_multiplications(self, kind: LayerKind) -> float:
-        """Return the multiplications of a token in one layer's FFN."""
-        if kind.ffn is Ffn.NONE:
-            return 0.0
-        if not (kind.has_experts and self.experts):
-            return self.ffn_matrices * self.hidden_size * self.ffn_hidden_size
-        experts, hidden = self.experts, self.hidden_size
-        routed = experts.experts_per_token * experts.expert_ffn_hidden_size * experts.token_width(hidden)
-        shared = experts.shared_expert_ffn_hidden_size * hidden
-        return self.ffn_matrices * (routed + shared) + hidden * experts.num_experts + experts.latent_parameters(hidden)
-
-    def _keys(self, mixer: Mixer) -> int:
-        """Return the keys of a query, masked or not."""
-        limits = {Mixer.SLIDING: self.sliding_window, Mixer.CHUNKED: self.attention_chunk}
-        return min(limit for limit in (self.sequence_length, limits.get(mixer, 0), self.document_tokens) if limit)
-
-    def layer_matrices(self, kind: LayerKind) -> float:
-        """Return the multiplications of a token with the matrices of one layer."""
-        own = 0.0 if self.per_layer_inputs is None else self.per_layer_inputs.multiplications(self.hidden_size)
-        return self._ffn_multiplications(kind) + total(self.mixer_linears(kind.mixer)) + own
-
-    def _layer_multiplications(self, kind: LayerKind) -> float:
-        """Return the multiplications of a token in one layer forward."""
-        mixer, matrices = kind.mixer, self.layer_matrices(kind)
-        if mixer is Mixer.NONE:
-            return matrices
-        other, keys = self.token_mixer(mixer), self._keys(mixer)
-        if (beside := self.beside(mixer)) is not None:
-            matrices += beside.core_multiplications(0, keys)
-        if other is None:
-            core = 2 * keys * self.num_attention_heads * self.heads_of(mixer)[1]
-            return matrices + core * (2 if self.differential_attention else 1)
-        latent = self.latent_of(mixer)
-        if latent is not None and latent.indexer is not None:
-            width = latent.latent_of_queries(self.hidden_size)
-            matrices += latent.indexer.multiplications(self.hidden_size, width, keys)
-        return matrices + other.core_multiplications(self.query_heads(mixer), keys)
+    @lazy
+    def kinds(self) -> Counter[LayerKind]:
+        """How many layers of each kind the model has, those that predict further tokens left out."""
+        return Counter(self.kind(layer) for layer in range(self.num_layers))
 
     def _end_multiplications(self) -> float:
         """Return the multiplications of a token in the output projection, an encoder's head, and further predictions.
@@ -263,7 +175,7 @@ class Transformer(Architecture):
         head = self.hidden_size**2 if has_head else 0.0
         if not self.num_mtp_layers:
             return projection + head
-        module = 2 * self.hidden_size**2 + self._layer_multiplications(self.mtp_kind) + projection
+        module = 2 * self.hidden_size**2 + multiplications(self.layer_rows(self.mtp_kind)) + projection
         return projection + head + self.num_mtp_layers * module
 
     def model_flops_per_token(self) -> float:
@@ -272,7 +184,7 @@ class Transformer(Architecture):
         Attention counts all keys of a token, masked or not, as published MFU figures do, and a window's where there is
         one. Source: Narayanan et al. 2021, arXiv:2104.04473, appendix A, for any FFN width.
         """
-        layers = sum(self._layer_multiplications(self.kind(layer)) for layer in range(self.num_layers))
+        layers = sum(count * multiplications(self.layer_rows(kind)) for kind, count in self.kinds.items())
         return 6.0 * (layers + self._end_multiplications()) + self._vision_flops_per_token()
 
     def _vision_flops_per_token(self) -> float:

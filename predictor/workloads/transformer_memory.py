@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from predictor.costs.work import ELEMENT_BYTES
-from predictor.workloads.attention import MASK_BYTES
-from predictor.workloads.experts import routed_tokens
-from predictor.workloads.kept_activations import kept_and_recomputed
+from predictor.workloads.blocks.experts import routed_tokens
+from predictor.workloads.layer import layer_of
 from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.rank_parameters import RankParameters
-from predictor.workloads.run import FP32_BYTES, TrainingRun
+from predictor.workloads.rows import FP32_BYTES, MASK_BYTES
+from predictor.workloads.run import TrainingRun
 from predictor.workloads.sharding import shares_once
 from predictor.workloads.software import ON_DEEPSPEED
 from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory, StageStates
@@ -73,7 +73,7 @@ def _gathered_bytes(run: TrainingRun) -> float:
 
 def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
     """Return what one layer of a kind holds."""
-    kept, recomputed = kept_and_recomputed(run, kind)
+    kept, recomputed = layer_of(run, kind).kept_and_recomputed
     if run.framework in ON_DEEPSPEED:
         kept += _pipe_outputs(run)
     working = recomputed + _ffn_gradients(run, kind)
@@ -145,13 +145,11 @@ def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
     Source: Transformer Engine, transformer_engine/pytorch/module/base.py, get_dummy_wgrad; Megatron-LM,
     core/tensor_parallel/layers.py, grad_added_to_main_grad, makes one at a time.
     """
-    if run.lora is not None:
-        return float(run.layer_parameters(kind).total * run.element_bytes)
-    tp, model = run.layout.tensor_parallel_size, run.model
-    elements = model.layer_parameters(tp, kind)
-    if kind.has_experts:
-        elements += model.expert_parameters(run.layout.expert_split)
-    return float(elements * run.element_bytes)
+    parameters, experts = run.layer_parameters(kind), run.model.experts
+    if run.lora is not None or experts is None:
+        return float(parameters.total * run.element_bytes)
+    held = experts.num_experts // run.layout.expert_parallel_size
+    return float((parameters.dense + parameters.routed // held) * run.element_bytes)
 
 
 def _gradient_buffers(run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters) -> float:

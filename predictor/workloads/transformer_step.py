@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.accumulation import accumulation_tasks
 from predictor.workloads.edges import edge_block, message_tasks
-from predictor.workloads.experts import counted_tasks
-from predictor.workloads.graphs import graph_launches, launched, overhead_share
-from predictor.workloads.layer import backward_pass, forward_pass, weight_gradients
+from predictor.workloads.layer import layer_of
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.offload import offloaded_share, with_offloading
 from predictor.workloads.pipeline import pipeline
-from predictor.workloads.recompute import of_layer, recomputation, recomputed_layers
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.sharding import Passes, first_differs, overlaps_gather, sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
-from predictor.workloads.tasks import PassTasks, share_of
+from predictor.workloads.tasks import PassTasks, Task, share_of
 from predictor.workloads.transformer import Attention, LayerKind
 from predictor.workloads.transformer_memory import layer_memory, stage_states
+from predictor.workloads.transforms.graphs import graph_launches, overhead_share
+from predictor.workloads.transforms.recomputation import of_layer, recomputed_layers
 
 # Views, module calls, autograd functions and random-state bookkeeping of one layer's pass, as launches' worth of host
 # time. Counts and their sources: docs/adr/0005-host.md.
@@ -32,26 +32,24 @@ WITHOUT_GRAPH = 0.85
 
 def layer_launches(run: TrainingRun, kind: LayerKind, layer_pass: PassTasks, records_graph: bool = True) -> float:
     """Return a layer pass's launches' worth of host time, hidden traffic included."""
-    launches = LAYER_OVERHEAD * overhead_share(run) + graph_launches(run, kind)
-    for task in layer_pass.calls():
-        launches += launched(run, kind, task)
+    launches = LAYER_OVERHEAD * overhead_share(run.graph_modules) + graph_launches(run.graph_modules, kind.has_experts)
+    launches += sum([task.launches for task in layer_pass.calls()])
     return launches if records_graph else launches * WITHOUT_GRAPH
 
 
-def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes) -> HostWork | None:
+def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes, counted: list[Task]) -> HostWork | None:
     """Return the host's share of a layer's passes; None where graphs launch everything."""
     if run.cuda_graphs:
         return None
     saved, restored = generator_launches(run)
     records = run.recompute is not Recompute.FULL
-    counted = counted_tasks(run, kind, passes.forward.tasks)
     return HostWork(
         layer_launches(run, kind, passes.forward, records_graph=records) + saved,
         layer_launches(run, kind, passes.recompute) + restored,
         layer_launches(run, kind, passes.backward),
         run.synchronize_each_layer or run.blocking_launches,
         tuple(counted),
-        sum([launched(run, kind, task) for task in counted]),
+        sum([task.launches for task in counted]),
     )
 
 
@@ -79,19 +77,19 @@ def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False, offlo
         is_first: of its chunk: there is nothing beside which its weights could be gathered.
         offloaded: share of its activations that travel to host memory.
     """
-    forward, (tasks, overlaps) = forward_pass(run, kind), backward_pass(run, kind)
-    recompute = recomputation(run, kind, forward)
+    forward, recompute, (tasks, overlaps), weight, counted = layer_of(run, kind).passes
     accumulation = accumulation_tasks(run, kind)
-    backward = PassTasks(tasks + share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches), overlaps)
-    passes = Passes(forward, recompute, backward)
+    added = share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches)
+    passes = Passes(forward, recompute, PassTasks(tasks + added, overlaps))
     forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
     forward, backward, memory = with_offloading(run, kind, forward, backward, layer_memory(run, kind), offloaded)
+    splits = SCHEDULES[run.schedule].splits_backward
     return BlockTasks(
         forward,
         recompute,
         backward,
-        weight_gradients(run, backward),
-        _host_work(run, kind, Passes(forward, recompute, backward)),
+        weight + added if splits else [],
+        _host_work(run, kind, Passes(forward, recompute, backward), counted),
         memory,
         accumulation,
     )

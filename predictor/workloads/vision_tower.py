@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.workloads.kept_activations import kept_and_recomputed
-from predictor.workloads.layer import backward_pass, forward_pass
+from predictor.workloads.layer import layer_of
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.switches import Activation, Biases, LayerKind, Positions
 from predictor.workloads.tasks import NO_TASKS, Overlap, PassTasks, scaled, shaped_task
@@ -65,9 +64,9 @@ def tower_passes(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
     tokens = images * vision.tokens_per_image
     ends = [("patch_embedding", (images * vision.patches, vision.patch_inputs, vision.hidden_size))]
     ends += [("vision_projection", (tokens, *sizes)) for sizes in vision.projection_matrices(run.model.hidden_size)]
-    passes = []
-    for one_pass in (forward_pass, backward_pass):
-        layers = _times(one_pass(tower, LAYER), float(vision.num_layers))
+    passes, layer = [], layer_of(tower, LAYER).passes
+    for one_pass in (layer.forward, layer.backward):
+        layers = _times(one_pass, float(vision.num_layers))
         direction = layers.tasks[0].direction
         products = [shaped_task("attention_output", shape, direction)._replace(name=name) for name, shape in ends]
         passes.append(PassTasks(products, []) + layers)
@@ -79,4 +78,4 @@ def tower_kept(run: TrainingRun) -> float:
     vision = run.model.vision
     if vision is None or not trains(run, vision):
         return 0.0
-    return vision.num_layers * kept_and_recomputed(tower_run(run, vision), LAYER)[0]
+    return vision.num_layers * layer_of(tower_run(run, vision), LAYER).kept_and_recomputed[0]

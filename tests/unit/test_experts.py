@@ -17,7 +17,7 @@ from predictor.step.stages import time_block
 from predictor.verification.published.nemo import megatron_core
 from predictor.verification.published.row import Row, UnexpressedError
 from predictor.workloads.expert_exchange import ExpertDispatcher, visited
-from predictor.workloads.experts import KEPT_PER_EXPERT
+from predictor.workloads.blocks.experts import KEPT_PER_EXPERT
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.run import GemmRecipe, GraphModule, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn, LayerKind

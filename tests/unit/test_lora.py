@@ -16,8 +16,8 @@ from predictor.step.prediction import predict
 from predictor.workloads.kept_activations import kept_without_recomputation
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layout import Layout
-from predictor.workloads.lora import Lora, LoraTarget
-from predictor.workloads.mixers.mamba2 import Mamba2
+from predictor.workloads.transforms.lora import Lora, LoraTarget
+from predictor.workloads.blocks.mamba2 import Mamba2
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import Ffn, LayerKind, Mixer
 from predictor.workloads.tasks import Part

@@ -20,7 +20,7 @@ from predictor.step.prediction import predict
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.low_precision import recipe_of
 from predictor.workloads.low_precision_memory import cast_weights, kept_added
-from predictor.workloads.mixers.mamba2 import Mamba2
+from predictor.workloads.blocks.mamba2 import Mamba2
 from predictor.workloads.recipes import RECIPES
 from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn, Mixer

@@ -20,7 +20,7 @@ from predictor.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, WEIGHT
 from predictor.costs.published import PublishedSystem, open_system
 from predictor.step.breakdown import answers
 from predictor.step.prediction import predict
-from predictor.workloads.linear_layers import HALF_OF_BACKWARD
+from predictor.workloads.rows import HALF_OF_BACKWARD
 from predictor.workloads.measured_kernels import (
     FUSED_GATE,
     FUSED_LOSS,

@@ -14,11 +14,11 @@ from predictor.configuration.presets import preset, preset_names
 from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
-from predictor.workloads.experts import routed_tokens
+from predictor.workloads.blocks.experts import routed_tokens
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layout import Layout
-from predictor.workloads.lora import EVERY_LINEAR, Lora
-from predictor.workloads.recompute import NORMS, recomputed_layers
+from predictor.workloads.transforms.lora import EVERY_LINEAR, Lora
+from predictor.workloads.transforms.recomputation import NORMS, recomputed_layers
 from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn
 from predictor.workloads.tasks import TRAFFIC, PassTasks, Task

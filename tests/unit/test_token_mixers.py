@@ -15,9 +15,9 @@ from predictor.workloads.encoder import Encoder
 from predictor.workloads.kept_activations import kept_without_recomputation
 from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layout import Layout
-from predictor.workloads.mixers.gated_delta import GatedDelta
-from predictor.workloads.mixers.latent_attention import LatentAttention
-from predictor.workloads.mixers.mamba2 import Mamba2
+from predictor.workloads.blocks.gated_delta import GatedDelta
+from predictor.workloads.blocks.latent_attention import LatentAttention
+from predictor.workloads.blocks.mamba2 import Mamba2
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Activation, Biases, Ffn, LayerKind, Mixer, Normalization, Positions
 from predictor.workloads.tasks import Part, Task

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from predictor.costs.operator import Direction
+from predictor.workloads.blocks.token_mixer import Around, Kernels
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.mixers.linear import Linear, Split, linear_tasks, total
-from predictor.workloads.mixers.token_mixer import KeptByMixer, Kernels
-from predictor.workloads.tasks import BACKWARD, Task, shaped_task, stream_task
+from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Row, Split, product, shaped, stream
 
 # Reads and writes per element of a convolution with its SiLU: forward input and output; backward the input and the
 # output's gradient are read, the input's is written. The gated norm reads values and gate and writes; backward it reads
@@ -61,38 +59,8 @@ class Mamba2:
         """Return the width of what the convolution sees: values, B and C."""
         return self.inner + 2 * self.num_groups * self.state_size
 
-    def linears(self, hidden_size: int, num_heads: int) -> tuple[Linear, ...]:
-        """Return the matrices: of gate, values, B, C and step sizes together, and of the output."""
-        return (
-            Linear(
-                "in_projection",
-                "qkv_projection",
-                hidden_size,
-                self.inner + self.convolved + self.num_heads,
-                Split.COLUMN,
-            ),
-            Linear("out_projection", "attention_output", self.inner, hidden_size, Split.ROW),
-        )
-
-    def parameters(self, hidden_size: int, num_heads: int, tensor_parallel_size: int = 1) -> int:
-        """Return the parameters on one rank; heads and groups are split, with their convolution and norm.
-
-        A head has a decay, a step-size bias and a skip weight.
-        """
-        split = self.convolved * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads
-        split += self.inner if self.gated_norm else 0
-        return total(self.linears(hidden_size, num_heads), tensor_parallel_size) + split // tensor_parallel_size
-
-    def biases(self, hidden_size: int) -> int:
-        """Return none: attention's switch does not reach the projections."""
-        return 0
-
-    def core_multiplications(self, num_heads: int, keys: int) -> float:
-        """Return the multiplications of the scan and the convolution; they do not depend on the sequence."""
-        return SCAN_FLOPS / 2.0 * self.inner * self.state_size + self.conv_kernel * self.convolved
-
     def gathered_width(self, hidden_size: int) -> int:
-        """Return the width of what the input projection reads."""
+        """Return the width of the input projection's input."""
         return hidden_size
 
     def _groups(self, call: LayerCall) -> int:
@@ -117,49 +85,79 @@ class Mamba2:
         """Return the width per token of a context-parallel rank that the convolution sees."""
         return self.inner // call.tensor_parallel_size + 2 * self._shared_width(call)
 
-    def _reordered(self, call: LayerCall) -> list[Task]:
+    def _reordered(self, call: LayerCall) -> list[Row]:
         """Return the copies around the exchange."""
         if call.context_parallel_size < 2:
             return []
         *before, behind = self.exchanged(call)
         elements = call.tokens * (COPIES_BEFORE * sum(before) + COPIES_BEHIND * behind)
-        return [stream_task("exchange_copy", elements * COPY_PASSES * call.element_bytes, call, launches=COPIES)]
+        size_bytes = elements * COPY_PASSES * call.element_bytes
+        return [stream("exchange_copy", Module.MIXER, call, (size_bytes, size_bytes), (COPIES, COPIES))]
 
-    def tasks(self, call: LayerCall, direction: Direction, kernels: Kernels) -> list[Task]:
+    def rows(self, call: LayerCall, kernels: Kernels, biases: bool) -> Around:
         """Return the products, the convolution, the scan and the gated norm, heads and groups split over ranks.
 
-        Source: state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py; Megatron-LM, core/ssm/mamba_mixer.py.
+        A head has a decay, a step-size bias and a skip weight. The input projection's output is kept, and the scan's
+        output before and behind its gated norm: the backward pass convolves and sums up chunks again.
+        Source: state-spaces/mamba, mamba_ssm/ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn; Megatron-LM,
+        core/ssm/mamba_mixer.py.
         """
-        tp, back = call.tensor_parallel_size, direction is BACKWARD
+        tp, tokens = call.tensor_parallel_size, call.tokens
         heads, groups = self.num_heads // (tp * call.context_parallel_size), self._groups(call)
-        scan = (
-            call.micro_batch_size,
-            call.sequence_length,
-            heads,
-            self.head_dim,
-            self.state_size,
-            groups,
-            self.chunk_size,
-        )
-        width = self.convolved // tp if call.context_parallel_size == 1 else self._convolved_on_rank(call)
-        convolved = call.tokens * width * CONVOLUTION_PASSES[back]
-        gated = call.tokens * self.inner // tp * GATED_NORM_PASSES[back]
-        return [
-            *linear_tasks(self.linears(call.hidden_size, call.num_attention_heads), call, direction),
-            shaped_task("ssd_scan", scan, direction),
-            stream_task("convolution", convolved * call.element_bytes, call),
-            stream_task("gated_norm", gated * call.element_bytes, call),
-            *self._reordered(call),
-        ]
-
-    def kept(self, call: LayerCall) -> KeptByMixer:
-        """Return the input projection's output, and the scan's output before and behind its gated norm.
-
-        The backward pass convolves and sums up chunks again. Source: state-spaces/mamba,
-        mamba_ssm/ops/triton/ssd_combined.py, MambaSplitConv1dScanCombinedFn.
-        """
-        per_element = call.tokens * call.element_bytes / call.tensor_parallel_size
-        projected = float(self.inner + self.convolved + self.num_heads)
+        widths = (heads, self.head_dim, self.state_size, groups, self.chunk_size)
+        per_element = tokens * call.element_bytes / tp
+        projected = self.inner + self.convolved + self.num_heads
+        width, kept = self.convolved // tp, float(projected)
         if call.context_parallel_size > 1:  # with copies of B and C
-            projected += call.tensor_parallel_size * self._convolved_on_rank(call) - self.convolved
-        return KeptByMixer(0.0, per_element * projected, per_element * 2 * self.inner)
+            width = self._convolved_on_rank(call)
+            kept += tp * width - self.convolved
+        convolved = tokens * width * call.element_bytes
+        gated = tokens * self.inner // tp * call.element_bytes
+        vectors = self.convolved * (self.conv_kernel + self.conv_bias) + 3 * self.num_heads
+        vectors += self.inner if self.gated_norm else 0
+        return Around(
+            [
+                product(
+                    "in_projection",
+                    Module.MIXER,
+                    "qkv_projection",
+                    (tokens, call.hidden_size, projected // tp),
+                    Split.COLUMN,
+                    Reads(Role.NORMED, call.unsplit_tokens * call.hidden_size),
+                    keeps=(Kept(Role.QKV, per_element * kept),),
+                    matrix=Matrix.IN_PROJECTION,
+                ),
+                stream(
+                    "convolution",
+                    Module.MIXER,
+                    call,
+                    (convolved * CONVOLUTION_PASSES[0], convolved * CONVOLUTION_PASSES[1]),
+                    weights=vectors // tp,
+                    multiplications=float(self.conv_kernel * self.convolved),
+                ),
+                shaped(
+                    "ssd_scan",
+                    Module.MIXER,
+                    "ssd_scan",
+                    (call.micro_batch_size, call.sequence_length, *widths),
+                    multiplications=SCAN_FLOPS / 2.0 * self.inner * self.state_size,
+                    keeps=(Kept(Role.CORE, per_element * 2 * self.inner),),
+                ),
+                stream("gated_norm", Module.MIXER, call, (gated * GATED_NORM_PASSES[0], gated * GATED_NORM_PASSES[1])),
+                *self._reordered(call),
+                product(
+                    "out_projection",
+                    Module.MIXER,
+                    "attention_output",
+                    (tokens, self.inner // tp, call.hidden_size),
+                    Split.ROW,
+                    Reads(Role.CORE, tokens * (self.inner // tp)),
+                    matrix=Matrix.OUT_PROJECTION,
+                ),
+            ],
+            [],
+        )
+
+    def core_multiplications(self, num_heads: int, keys: int) -> float:
+        """Return none: it has no core of attention."""
+        return 0.0

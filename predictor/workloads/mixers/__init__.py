@@ -1,1 +1,0 @@
-"""Token mixers beside plain attention, one per file: sizes, parameters and work of each."""

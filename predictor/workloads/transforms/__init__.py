@@ -1,0 +1,1 @@
+"""Transforms of a layer's rows: parallelism, precision, adapters, fusion, recomputation, CUDA graphs."""
