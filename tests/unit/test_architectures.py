@@ -12,7 +12,6 @@ from predictor.costs.operator import Direction
 from predictor.step.stages import time_pass
 from predictor.workloads.accumulation import gradient_accumulation
 from predictor.workloads.edges import edge_block, message_tasks
-from predictor.workloads.layer import backward_pass, forward_pass
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import Recompute, TrainingRun
 from predictor.workloads.stage_end import stage_end
@@ -28,6 +27,7 @@ from predictor.workloads.transformer import (
     Transformer,
 )
 from predictor.workloads.transformer_step import layer_block
+from tests.layers import backward_pass, forward_pass, parameters_of
 from tests.unit.test_step_time import unit_system
 
 DENSE = LayerKind()
@@ -95,17 +95,18 @@ def test_a_gate_doubles_the_first_matrix() -> None:
 
 def test_parameters_count_what_the_architecture_has() -> None:
     attention = 1024 * 64 * (2 * 16 + 2 * 4)
-    assert LLAMA.layer_parameters() == attention + 3 * 1024 * 2816 + 2 * 1024
+    assert parameters_of(LLAMA).total == attention + 3 * 1024 * 2816 + 2 * 1024
     more = replace(LLAMA, biases=Biases.QKV, qk_norm=QkNorm.PER_HEAD, post_norms=True)
-    assert more.layer_parameters() - LLAMA.layer_parameters() == 64 * (16 + 8) + 2 * 64 + 2 * 1024
+    assert parameters_of(more).total - parameters_of(LLAMA).total == 64 * (16 + 8) + 2 * 64 + 2 * 1024
     sparse = replace(LLAMA, experts=replace(EXPERTS, shared_expert_ffn_hidden_size=256, shared_expert_gate=True))
-    assert sparse.layer_parameters(kind=SPARSE) == attention + 3 * 1024 * 256 + 1024 * 9 + 2 * 1024
+    assert parameters_of(sparse, SPARSE).dense == attention + 3 * 1024 * 256 + 1024 * 9 + 2 * 1024
     routed = 8 * 8 * 3 * 1024 * 512
     assert sparse.num_parameters() - sparse.num_parameters(active=True) == routed * 6 // 8
 
 
 def test_key_value_heads_are_copied_where_ranks_outnumber_them() -> None:
-    assert LLAMA.attention_parameters(8) == 1024 * 64 * (2 * 2 + 2 * 1)
+    attention = parameters_of(LLAMA, LayerKind(ffn=Ffn.NONE), 8).total - 1024  # one norm
+    assert attention == 1024 * 64 * (2 * 2 + 2 * 1)
 
 
 def test_a_window_is_cheaper_and_only_its_layers_have_it() -> None:
@@ -230,7 +231,7 @@ def test_sharing_out_more_moves_more_often(zero_stage: int) -> None:
     run = replace(RUN, layout=Layout(1, 1, 8, 4), layers_per_stage=(8,), zero_stage=zero_stage)
     run = replace(run, scatters_gradients=zero_stage >= 2)
     block, end = layer_block(run, DENSE), end_of(run)
-    per_rank = LLAMA.layer_parameters() * 2 // 8
+    per_rank = parameters_of(LLAMA).total * 2 // 8
     assert sizes(block.forward.tasks, Part.DATA_PARALLEL) == ({"all_gather": per_rank} if zero_stage == 3 else {})
     backward = sizes(block.backward.tasks, Part.DATA_PARALLEL)
     assert backward.get("reduce_scatter", 0) == (per_rank if zero_stage >= 2 else 0)
@@ -353,5 +354,6 @@ def test_biases_of_experts_are_theirs() -> None:
     model = replace(LLAMA, biases=Biases.ALL, experts=EXPERTS)
     without = replace(LLAMA, experts=EXPERTS)
     attention = (16 + 2 * 4) * 64 + 1024
-    assert model.layer_parameters(kind=SPARSE) - without.layer_parameters(kind=SPARSE) == attention
-    assert model.expert_parameters() - without.expert_parameters() == 2 * 512 + 1024
+    ours, theirs = parameters_of(model, SPARSE), parameters_of(without, SPARSE)
+    assert ours.dense - theirs.dense == attention
+    assert ours.routed - theirs.routed == 8 * (2 * 512 + 1024)

@@ -16,14 +16,14 @@ from predictor.costs import scalar_kernels
 from predictor.step.stages import time_block
 from predictor.verification.published.nemo import megatron_core
 from predictor.verification.published.row import Row, UnexpressedError
-from predictor.workloads.expert_exchange import ExpertDispatcher, visited
 from predictor.workloads.blocks.experts import KEPT_PER_EXPERT
-from predictor.workloads.layer import backward_pass, forward_pass
+from predictor.workloads.expert_exchange import ExpertDispatcher, visited
 from predictor.workloads.run import GemmRecipe, GraphModule, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn, LayerKind
 from predictor.workloads.tasks import Part, PassTasks
 from predictor.workloads.transformer import Biases, MixtureOfExperts
 from predictor.workloads.transformer_step import layer_block, layer_launches
+from tests.layers import backward_pass, forward_pass
 from tests.unit.test_step_time import unit_system
 
 SPARSE, DENSE = LayerKind(ffn=Ffn.EXPERTS), LayerKind()
@@ -215,23 +215,22 @@ def test_a_capacity_needs_no_count() -> None:
 
 
 def test_graphs_of_modules_launch_what_they_hold() -> None:
+    def launches(kind: LayerKind, *modules: GraphModule) -> float:
+        captured = replace(RUN, graph_modules=modules)
+        return layer_launches(captured, kind, forward_pass(captured, kind))
+
     forward = forward_pass(RUN, SPARSE)
-    eager = layer_launches(RUN, SPARSE, forward)
-    router = layer_launches(replace(RUN, graph_modules=(GraphModule.MOE_ROUTER,)), SPARSE, forward)
+    eager, router = launches(SPARSE), launches(SPARSE, GraphModule.MOE_ROUTER)
     held = sum(task.launches for task in forward.tasks if task.name in ("router", "router_projection"))
     assert router == pytest.approx(eager - held + 1)
-    both = (GraphModule.ATTENTION, GraphModule.MOE_ROUTER, GraphModule.MOE_PREPROCESS)
-    most = layer_launches(replace(RUN, graph_modules=both), SPARSE, forward)
+    most = launches(SPARSE, GraphModule.ATTENTION, GraphModule.MOE_ROUTER, GraphModule.MOE_PREPROCESS)
     experts = sum(
         task.launches for task in forward.tasks if task.name.startswith("expert_") or task.name == "fused_gate"
     )
     traffic = sum(task.launches for task in forward.tasks if task.part is Part.EXPERT_PARALLEL)
     assert most == pytest.approx(experts + traffic + 5 + 2)
     assert layer_block(replace(RUN, cuda_graphs=True), SPARSE).host is None
-    dense = forward_pass(RUN, DENSE)
-    assert layer_launches(replace(RUN, graph_modules=(GraphModule.MOE,)), DENSE, dense) == layer_launches(
-        RUN, DENSE, dense
-    )
+    assert launches(DENSE, GraphModule.MOE) == launches(DENSE)
 
 
 @pytest.mark.parametrize(

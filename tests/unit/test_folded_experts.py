@@ -17,8 +17,10 @@ from predictor.costs.collectives import Topology
 from predictor.step.memory import step_memory
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.switches import Ffn, LayerKind
 from predictor.workloads.tasks import Part, Task
 from predictor.workloads.transformer_step import transformer_step
+from tests.layers import parameters_of
 
 POWERS = st.sampled_from((1, 2, 4, 8))
 
@@ -133,7 +135,7 @@ def test_ranks_hold_the_model_together(etp: int, ep: int) -> None:
     model, ranks = found.model, found.rank_parameters(0)
     replicas = found.layout.stage_ranks // (etp * ep)
     assert model.experts is not None
-    whole = model.num_layers * model.experts.num_experts * model.expert_parameters()
+    whole = model.num_layers * parameters_of(model, LayerKind(ffn=Ffn.EXPERTS)).routed
     assert ranks.routed * etp * ep == whole
     assert found.layout.expert_gradient_group().ranks == replicas
     assert found.expert_zero_ranks == replicas

@@ -17,11 +17,13 @@ from predictor.costs.cost import Source
 from predictor.costs.operator import Direction, in_kernel, in_precision
 from predictor.costs.published import open_system
 from predictor.step.prediction import predict
-from predictor.workloads.attention_precision import attention_recipe, core_of_layer
+from predictor.workloads.attention_precision import attention_recipe
+from predictor.workloads.folds import pass_tasks
 from predictor.workloads.kept_activations import kept_and_recomputed
-from predictor.workloads.layer import layer_operators
+from predictor.workloads.layer_table import kept_rows
+from predictor.workloads.rows import Module
 from predictor.workloads.run import GemmRecipe, TrainingRun
-from predictor.workloads.tasks import Task, stream_task
+from predictor.workloads.tasks import PassTasks, stream_task
 from predictor.workloads.transformer import LayerKind
 
 MODEL = {
@@ -52,8 +54,8 @@ def run_of(system: str, recipe: str, model: dict[str, Any] | None = None, **trai
     return prepare(content(system, recipe, model or {}, **training), Path()).run
 
 
-def core(run: TrainingRun, direction: Direction) -> list[Task]:
-    return core_of_layer(run, DENSE, layer_operators(run.model, DENSE), run.layer_call(DENSE), direction).tasks
+def core(run: TrainingRun, direction: Direction) -> PassTasks:
+    return pass_tasks([row for row in kept_rows(run, DENSE) if row.module is Module.CORE], direction)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_every_ratio_says_its_source() -> None:
 def test_casts_move_their_bytes(system: str, recipe: str, forward: float, backward: float) -> None:
     run = run_of(system, recipe)
     for direction, size_bytes in ((Direction.FORWARD, forward), (Direction.BACKWARD, backward)):
-        attention, casts = core(run, direction)
+        attention, casts = core(run, direction).tasks
         assert attention.operator.kernel == "cudnn"
         assert attention.operator.computed_in == ("mxfp8" if recipe == "mxfp8" else "fp8")
         expected = stream_task("attention_casts", size_bytes, run.call(), launches=casts.launches)
@@ -144,10 +146,9 @@ def test_recomputed_projections_save_nothing_of_what_attention_cast() -> None:
 def test_a_ring_sends_keys_and_values_in_8_bits() -> None:
     run = run_of("H100", "fp8_delayed")
     run = replace(run, layout=replace(run.layout, context_parallel_size=4, data_parallel_size=2))
-    names = layer_operators(run.model, DENSE)
     sent = []
     for each in (run, replace(run, fp8_attention=False)):
-        passes = [core_of_layer(each, DENSE, names, each.layer_call(DENSE), direction) for direction in Direction]
+        passes = [core(each, direction) for direction in Direction]
         sent.append([step.overlaps[0].traffic[0].times for step in passes])
     # Of three other ranks' keys and values half the bytes; backward their gradients travel as ever, and once more.
     assert sent == [[1.5, 1.5 + 4], [3, 3 + 4]]

@@ -11,7 +11,7 @@ from predictor import predict
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
 from predictor.costs.operator import Direction
-from predictor.workloads.layer import backward_pass, forward_pass
+from tests.layers import backward_pass, forward_pass
 from tests.unit.examples import full_form, model_of
 
 SIZES: dict[str, Any] = {

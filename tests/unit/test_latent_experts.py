@@ -10,11 +10,11 @@ import pytest
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.readers import read_any
-from predictor.workloads.kept_activations import kept_without_recomputation
-from predictor.workloads.layer import backward_pass, forward_pass
+from predictor.workloads.rows import Module, Role
 from predictor.workloads.run import GemmRecipe, TrainingRun
 from predictor.workloads.tasks import Part
 from predictor.workloads.transformer import LayerKind
+from tests.layers import backward_pass, forward_pass, kept_of, parameters_of
 from tests.unit.test_experts import EXPERTS, HELD, HIDDEN, RANKS, ROW_BYTES, SPARSE, TOKENS, TOP_K, WIDTH, run, sent
 from tests.unit.test_experts import streamed as bytes_of
 
@@ -66,20 +66,21 @@ def test_sums_of_routed_tokens_are_narrow(expert_tensor: int | None) -> None:
 
 def test_parameters_and_flops_by_hand() -> None:
     model = NARROW.model
-    assert model.expert_parameters() == 3 * LATENT * WIDTH
+    assert parameters_of(model, SPARSE).routed == EXPERTS * 3 * LATENT * WIDTH
     projections = 2 * HIDDEN * LATENT
-    assert model.layer_parameters(kind=SPARSE) - WIDE.model.layer_parameters(kind=SPARSE) == projections
-    # Whole on every tensor-parallel rank.
-    assert model.layer_parameters(2, SPARSE) - WIDE.model.layer_parameters(2, SPARSE) == projections
+    for ranks in (1, 2):  # whole on every tensor-parallel rank
+        narrow, wide = (parameters_of(each, SPARSE, ranks).dense for each in (model, WIDE.model))
+        assert narrow - wide == projections
     per_token = TOP_K * 3 * WIDTH * (LATENT - HIDDEN) + projections
     gained = model.model_flops_per_token() - WIDE.model.model_flops_per_token()
     assert gained == pytest.approx(6 * model.num_layers * per_token)
 
 
 def test_kept_tokens_are_narrow_and_so_are_the_sums_that_are_projected_back() -> None:
-    narrow, wide = (kept_without_recomputation(of, SPARSE) for of in (NARROW, WIDE))
-    assert wide.routed - narrow.routed == 2 * TOKENS * (TOP_K * (HIDDEN - LATENT) - LATENT)
-    assert wide.routed_up == narrow.routed_up
+    narrow, wide = (kept_of(of, SPARSE) for of in (NARROW, WIDE))
+    moved = 2 * TOKENS * (TOP_K * (HIDDEN - LATENT) - LATENT)
+    assert wide.of(Role.ROUTED) - narrow.of(Role.ROUTED) == moved
+    assert wide.of(Role.INNER, modules=(Module.EXPERTS,)) == narrow.of(Role.INNER, modules=(Module.EXPERTS,)) > 0
 
 
 def test_projections_run_in_the_recipe_s_precision() -> None:

@@ -13,37 +13,43 @@ from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
 from predictor.step.memory import step_memory
 from predictor.step.prediction import predict
-from predictor.workloads.kept_activations import kept_without_recomputation
-from predictor.workloads.layer import backward_pass, forward_pass
-from predictor.workloads.layout import Layout
-from predictor.workloads.transforms.lora import Lora, LoraTarget
 from predictor.workloads.blocks.mamba2 import Mamba2
+from predictor.workloads.folds import multiplications
+from predictor.workloads.layout import Layout
+from predictor.workloads.rows import Kind, Role
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import Ffn, LayerKind, Mixer
 from predictor.workloads.tasks import Part
-from predictor.workloads.transformer import MixtureOfExperts
+from predictor.workloads.transformer import MixtureOfExperts, Transformer
 from predictor.workloads.transformer_step import transformer_step
+from predictor.workloads.transforms.lora import Lora, LoraTarget
+from tests.layers import backward_pass, forward_pass, kept_of
 from tests.unit.examples import full_form
 from tests.unit.test_token_mixers import LATENT, MODEL, by_name, flops, run_of
 
-LORA = Lora(16)
+DENSE, LORA = LayerKind(), Lora(16)
 ATTENTION = Lora(16, (LoraTarget.QKV, LoraTarget.ATTENTION_OUTPUT))
+
+
+def trained(lora: Lora, model: Transformer, kind: LayerKind = DENSE, tensor_parallel_size: int = 1) -> int:
+    """The parameters of a layer's adapters on one rank, those of routed experts left out."""
+    return run_of(model, tensor_parallel_size, lora=lora).layer_parameters(kind).dense
 
 
 def test_adapters_of_every_linear_layer() -> None:
     """Rank times inputs and outputs of qkv, attention's output, both matrices of the FFN."""
     widths = (1024 + 3 * 1024), (1024 + 1024), (1024 + 2 * 2816), (2816 + 1024)
-    assert LORA.parameters(MODEL, LayerKind()) == 16 * sum(widths)
+    assert trained(LORA, MODEL) == 16 * sum(widths)
     of_latents = (1024 + 384) + (384 + 16 * 192) + (1024 + 192) + (128 + 16 * 256) + (16 * 128 + 1024)
-    assert LORA.parameters(LATENT, LayerKind()) == 16 * (of_latents + widths[2] + widths[3])
-    ranks = [LORA.parameters(MODEL, LayerKind(), tp) for tp in (1, 2)]
+    assert trained(LORA, LATENT) == 16 * (of_latents + widths[2] + widths[3])
+    ranks = [trained(LORA, MODEL, LayerKind(), tp) for tp in (1, 2)]
     assert ranks[0] == 2 * ranks[1]
 
 
 def test_only_adapters_have_gradients_and_optimizer_states() -> None:
     run = run_of(MODEL, lora=LORA, layout=Layout(1, 1, 4, 8))
     parameters = run.rank_parameters(0)
-    assert parameters.total == 8 * LORA.parameters(MODEL, LayerKind())
+    assert parameters.total == 8 * trained(LORA, MODEL)
     padding = 2 * (MODEL.embedding_parameters() - MODEL.vocab_size * MODEL.hidden_size)
     assert parameters.held.total == MODEL.num_parameters() + padding + parameters.total
     (stage,) = transformer_step(run).stages
@@ -70,9 +76,7 @@ def test_frozen_products_have_no_weight_gradients() -> None:
 
 def test_inputs_of_layers_without_adapters_are_not_kept() -> None:
     run = replace(run_of(MODEL), model=replace(MODEL, fused_side_kernels=True))
-    plain, everywhere, attention = (
-        kept_without_recomputation(replace(run, lora=lora), LayerKind()) for lora in (None, LORA, ATTENTION)
-    )
+    plain, everywhere, attention = (kept_of(replace(run, lora=lora), LayerKind()) for lora in (None, LORA, ATTENTION))
     tokens = 2 * 4096 * 2
     assert everywhere.total == plain.total + 4 * tokens * 16
     assert attention.total == plain.total + 2 * tokens * 16 - tokens * (1024 + 2816)
@@ -135,20 +139,21 @@ def test_adapters_of_experts_run_over_their_rows() -> None:
 
 
 def test_a_token_s_flops_meet_the_adapters_of_its_experts() -> None:
-    adapters = 8 * (LORA.parameters(SPARSE_MODEL, SPARSE) + 2 * 16 * OF_EXPERT)
-    frozen = 8 * SPARSE_MODEL.layer_matrices(SPARSE) + 1024 * SPARSE_MODEL.vocab_size
+    own = Lora(16, share_expert_adapters=False)  # which does not count those of the rank's experts as dense
+    adapters = 8 * (trained(own, SPARSE_MODEL, SPARSE) + 2 * 16 * OF_EXPERT)
+    matrices = 1024 * (4 * 1024 + 3 * (256 + 2 * 512) + 8)  # attention's, shared and met experts', the router's
+    assert multiplications(row for row in SPARSE_MODEL.layer_rows(SPARSE) if row.kind is Kind.PRODUCT) == matrices
+    frozen = 8 * matrices + 1024 * SPARSE_MODEL.vocab_size
     expected = SPARSE_MODEL.model_flops_per_token() - 2 * frozen + 6 * adapters
-    assert LORA.model_flops_per_token(SPARSE_MODEL) == expected
+    assert run_of(SPARSE_MODEL, lora=LORA).model_flops_per_token == expected
 
 
 def test_routed_tokens_are_kept_only_where_an_adapter_reads_them() -> None:
-    with_adapters, without = (
-        kept_without_recomputation(experts_run(lora), SPARSE) for lora in (Lora(16), Lora(16, (LoraTarget.QKV,)))
-    )
+    with_adapters, without = (kept_of(experts_run(lora), SPARSE) for lora in (Lora(16), Lora(16, (LoraTarget.QKV,))))
     rows, scores = 2 * 4096 * 2, 2 * 4096 * 8 * 4
-    assert with_adapters.routed == rows * 1024 * 2 + scores
-    assert without.routed == scores
-    assert with_adapters.adapters == 2 * 16 * (4 * 2 * 4096 + 2 * rows)
+    assert with_adapters.of(Role.ROUTED) == rows * 1024 * 2 + scores
+    assert without.of(Role.ROUTED) == scores
+    assert with_adapters.of(Role.ADAPTER) == 2 * 16 * (4 * 2 * 4096 + 2 * rows)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +165,7 @@ def test_routed_tokens_are_kept_only_where_an_adapter_reads_them() -> None:
     ],
 )
 def test_parts_of_a_projection_have_adapters_of_their_own(targets: tuple[LoraTarget, ...], widths: int) -> None:
-    assert Lora(16, targets).parameters(MODEL, LayerKind()) == 16 * widths
+    assert trained(Lora(16, targets), MODEL) == 16 * widths
 
 
 def test_mamba_layers_have_adapters_of_both_projections() -> None:
@@ -168,11 +173,12 @@ def test_mamba_layers_have_adapters_of_both_projections() -> None:
     model = replace(MODEL, mamba2=mamba, layer_types=(Mixer.MAMBA2,), ffn_types=(Ffn.NONE,))
     kind, inner = model.kind(0), 32 * 64
     projected = 2 * inner + 2 * 8 * 128 + 32
-    assert LORA.parameters(model, kind) == 16 * ((1024 + projected) + (inner + 1024))
+    assert trained(LORA, model, kind) == 16 * ((1024 + projected) + (inner + 1024))
     run = run_of(model, lora=Lora(16, (LoraTarget.IN_PROJECTION,)))
-    read, whole = kept_without_recomputation(run, kind), kept_without_recomputation(replace(run, lora=None), kind)
-    assert read.normed == 2 * 4096 * 1024 * 2
-    assert whole.core - read.core == 2 * 4096 * inner * 2  # nothing reads what the output projection multiplies
+    read, whole = kept_of(run, kind), kept_of(replace(run, lora=None), kind)
+    assert read.of(Role.NORMED) == 2 * 4096 * 1024 * 2
+    # Nothing reads what the output projection multiplies.
+    assert whole.of(Role.CORE) - read.of(Role.CORE) == 2 * 4096 * inner * 2
 
 
 def traffic(lora: Lora, direction: str, sequence_parallel: bool = True) -> dict[str, int]:

@@ -17,16 +17,18 @@ from predictor.costs.low_precision import peak_tflop_per_s, speedup, transposes_
 from predictor.costs.operator import Direction, in_precision
 from predictor.costs.published import open_system
 from predictor.step.prediction import predict
+from predictor.workloads.blocks.mamba2 import Mamba2
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.low_precision import recipe_of
-from predictor.workloads.low_precision_memory import cast_weights, kept_added
-from predictor.workloads.blocks.mamba2 import Mamba2
+from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.recipes import RECIPES
+from predictor.workloads.rows import Role
 from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn, Mixer
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind
 from predictor.workloads.transformer_step import layer_block, transformer_step
+from tests.layers import kept_of
 
 DENSE, IN_16_BITS = LayerKind(), LayerKind(in_16_bits=True)
 H100 = REGRESSORS_FOLDER / "H100"
@@ -46,6 +48,12 @@ def run_of(**changes: Any) -> TrainingRun:
 
 def products(tasks: list[Task]) -> dict[str, str]:
     return {task.name: task.operator.computed_in for task in tasks if task.operator.family == "linear"}
+
+
+def kept_added(run: TrainingRun, kind: LayerKind) -> dict[Role, float]:
+    """Return the bytes that a layer keeps beyond those of 16-bit products, by tensor."""
+    low, plain = (kept_of(each, kind) for each in (run, replace(run, gemm_recipe=None)))
+    return {role: added for role in Role if (added := low.of(role) - plain.of(role))}
 
 
 def sum_of(tasks: list[Task], name: str) -> float:
@@ -133,9 +141,9 @@ def test_inputs_are_kept_as_they_were_cast() -> None:
     call = run.call()
     # Two inputs behind norms and the FFN's inner one take a byte less; attention's output is kept twice.
     expected = -(2 * 4096 * 4096 + 4096 * call.ffn_width) + 4096 * 4096
-    assert sum(kept_added(run, DENSE, call).values()) == expected
-    assert not kept_added(replace(run, compiled=True), DENSE, call)
-    assert not kept_added(run, IN_16_BITS, call)
+    assert sum(kept_added(run, DENSE).values()) == expected
+    assert not kept_added(replace(run, compiled=True), DENSE)
+    assert not kept_added(run, IN_16_BITS)
     layers = run.layer_parameters(DENSE).total * 8
     assert cast_weights(run, [(DENSE, 8)]) == 2 * layers
     assert cast_weights(replace(run, gather_precision="fp8"), [(DENSE, 8)]) == 0
@@ -216,9 +224,8 @@ def test_layers_without_an_ffn_save_nothing_of_one() -> None:
     )
     run = replace(run, model=model)
     kind = run.kind(0)
-    added = kept_added(run, kind, run.call())
     # One byte less of the norm's output and of the output projection's input.
-    assert added == {"normed": -4096.0 * 4096, "latents": 0.0, "core": -4096.0 * 64 * 128}
+    assert kept_added(run, kind) == {Role.NORMED: -4096.0 * 4096, Role.CORE: -4096.0 * 64 * 128}
 
 
 def test_where_products_take_any_layout_weights_have_one_and_none_is_transposed() -> None:

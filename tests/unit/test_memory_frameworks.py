@@ -7,13 +7,15 @@ from dataclasses import replace
 import pytest
 
 from predictor.step.memory import StageMemory, step_memory
-from predictor.workloads.kept_activations import kept_and_recomputed, kept_without_recomputation
+from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layout import Layout
+from predictor.workloads.rows import Role
 from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss
 from predictor.workloads.transformer_memory import layer_memory
 from predictor.workloads.transformer_step import transformer_step
+from tests.layers import kept_of
 from tests.unit.llama_8b import LLAMA_8B
 
 DENSE = LayerKind()
@@ -89,16 +91,16 @@ def test_layers_that_are_not_recomputed_keep_everything(every: int, first: int |
 @pytest.mark.parametrize(
     ("module", "dropped"),
     [
-        (RecomputeModule.MLP_ACTIVATION, "act"),
-        (RecomputeModule.NORMS, "normed"),
-        (RecomputeModule.CORE_ATTENTION, "scores"),
+        (RecomputeModule.MLP_ACTIVATION, Role.ACTIVATED),
+        (RecomputeModule.NORMS, Role.NORMED),
+        (RecomputeModule.CORE_ATTENTION, Role.SCORES),
     ],
 )
-def test_a_recomputed_module_drops_its_tensors(module: RecomputeModule, dropped: str) -> None:
+def test_a_recomputed_module_drops_its_tensors(module: RecomputeModule, dropped: Role) -> None:
     run = replace(FSDP, recompute=Recompute.SELECTIVE, recompute_modules=(module,))
-    whole = kept_without_recomputation(run, DENSE)
+    whole = kept_of(run, DENSE)
     kept, again = kept_and_recomputed(run, DENSE)
-    assert again == getattr(whole, dropped) > 0
+    assert again == whole.of(dropped) > 0
     assert kept == whole.total - again
 
 

@@ -21,13 +21,13 @@ from predictor.step.overlap import added_us, beside
 from predictor.step.stages import time_block
 from predictor.timeline.graph import GraphTask, replay_graph
 from predictor.workloads.edges import edge_block
-from predictor.workloads.layer import forward_pass
 from predictor.workloads.layout import Layout
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.sharding import groups_of
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.tasks import Part, Task
 from predictor.workloads.transformer_step import layer_block
+from tests.layers import forward_pass
 from tests.unit.test_architectures import DENSE
 from tests.unit.test_step_time import unit_system
 from tests.unit.test_workloads import RUN

@@ -21,6 +21,7 @@ from predictor.step.memory import step_memory
 from predictor.step.prediction import predict
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
+from tests.layers import parameters_of
 
 MODEL = {"hidden_size": 512, "num_attention_heads": 8, "sequence_length": 256, "vocab_size": 1024}
 
@@ -139,7 +140,7 @@ def test_parameters_of_uneven_stages_add_up() -> None:
     model = found.model
     padding = 2 * (model.embedding_parameters() - model.vocab_size * model.hidden_size)
     assert sum(found.stage_parameters(stage) for stage in (0, 1)) == model.num_parameters() + padding
-    assert found.stage_parameters(0) - model.embedding_parameters() == 4 * model.layer_parameters()
+    assert found.stage_parameters(0) - model.embedding_parameters() == 4 * parameters_of(model).total
 
 
 def test_the_report_says_what_each_chunk_holds() -> None:

@@ -14,14 +14,15 @@ from predictor.configuration.presets import preset, preset_names
 from predictor.configuration.recomputation import check_recomputation
 from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
+from predictor.costs.operator import Direction
 from predictor.workloads.blocks.experts import routed_tokens
-from predictor.workloads.layer import backward_pass, forward_pass
+from predictor.workloads.folds import pass_tasks
+from predictor.workloads.layer_table import layer_rows
 from predictor.workloads.layout import Layout
-from predictor.workloads.transforms.lora import EVERY_LINEAR, Lora
-from predictor.workloads.transforms.recomputation import NORMS, recomputed_layers
+from predictor.workloads.rows import OF_FFN, Kind
 from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn
-from predictor.workloads.tasks import TRAFFIC, PassTasks, Task
+from predictor.workloads.tasks import TRAFFIC, Task
 from predictor.workloads.transformer import (
     Attention,
     LayerKind,
@@ -30,6 +31,9 @@ from predictor.workloads.transformer import (
 )
 from predictor.workloads.transformer_memory import layer_memory
 from predictor.workloads.transformer_step import generator_launches, layer_block, transformer_step
+from predictor.workloads.transforms.lora import EVERY_LINEAR, Lora
+from predictor.workloads.transforms.recomputation import recomputed_layers
+from tests.layers import times
 from tests.unit.llama_8b import LLAMA_8B
 
 LLAMA = replace(LLAMA_8B, normalization=Normalization.FUSED_RMS_NORM)
@@ -51,13 +55,6 @@ EXPERTS = replace(
     recompute=Recompute.SELECTIVE,
 )
 DENSE, SPARSE = LayerKind(), LayerKind(ffn=Ffn.EXPERTS)
-
-
-def times(tasks: PassTasks) -> dict[str, float]:
-    counted: dict[str, float] = {}
-    for task in tasks.tasks:
-        counted[task.name] = counted.get(task.name, 0.0) + task.times
-    return counted
 
 
 def recomputed(run: TrainingRun, kind: LayerKind = DENSE) -> dict[str, float]:
@@ -181,7 +178,13 @@ def test_a_checkpoint_saves_and_restores_random_states() -> None:
 
 
 # Parts of a layer without an FFN that one with it runs more often, outside Megatron-LM's module mlp.
-BESIDE_FFN = NORMS | {"residual_add", "hidden_dropout", "bias_additions", "bias_gradients"}
+BESIDE_FFN = {
+    *(kind.operator for kind in Normalization),
+    "residual_add",
+    "hidden_dropout",
+    "bias_additions",
+    "bias_gradients",
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "mxfp8": {"gemm_recipe": GemmRecipe.MXFP8, "gather_precision": "fp8"},
@@ -214,13 +217,16 @@ def amounts(tasks: list[Task]) -> Counter[tuple[str, object]]:
 def test_an_ffn_is_what_a_layer_runs_more_than_one_without_it(variant: dict[str, Any]) -> None:
     found = 0
     for run, kind in preset_runs(variant):
-        for layer_pass in (forward_pass, backward_pass):
-            whole = layer_pass(run, kind).tasks
-            without = layer_pass(run, kind._replace(ffn=Ffn.NONE)).tasks
-            marked = amounts([task for task in whole if task.of_ffn])
-            assert marked == amounts(whole) - amounts(without), (run.model, kind)
-            assert not any(task.of_ffn for task in without)
-            found += bool(marked)
+        whole, mixer = layer_rows(run, kind), kind._replace(ffn=Ffn.NONE)
+        without = layer_rows(run, mixer) if mixer.branches else []
+        assert not any(row.module in OF_FFN for row in without)
+        marked = [row for row in whole if row.module in OF_FFN]
+        for direction in Direction:
+            of_ffn, of_layer, of_rest = (
+                amounts(pass_tasks(rows, direction).tasks) for rows in (marked, whole, without)
+            )
+            assert of_ffn == of_layer - of_rest, (run.model, kind)
+            found += bool(of_ffn)
     assert found > 100
 
 
@@ -228,7 +234,8 @@ def test_an_mlp_recomputed_in_mxfp8_casts_its_own_operands_alone() -> None:
     run = replace(
         RUN, recompute=Recompute.SELECTIVE, recompute_modules=(RecomputeModule.MLP,), gemm_recipe=GemmRecipe.MXFP8
     )
-    forward = [task for task in forward_pass(run, DENSE).tasks if task.name == "operand_casts"]
+    rows = [row for row in layer_rows(run, DENSE) if row.kind is Kind.CAST]
+    forward = pass_tasks(rows, Direction.FORWARD).tasks
     again = [task for task in layer_block(run, DENSE).recompute.tasks if task.name == "operand_casts"]
     assert (len(forward), len(again)) == (4, 2)  # inputs of queries, keys and values, attention's output, up, down
-    assert again == [task for task in forward if task.of_ffn]
+    assert again == pass_tasks([row for row in rows if row.module in OF_FFN], Direction.FORWARD).tasks

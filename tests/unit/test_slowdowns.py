@@ -14,7 +14,7 @@ from predictor.costs.hardware import Gpu, Quantity
 from predictor.costs.operator import Direction
 from predictor.costs.power import clock_log_error, clock_ratio
 from predictor.costs.published import open_system, with_hardware
-from predictor.workloads.attention import softmax_is_fused
+from predictor.workloads.blocks.core import softmax_is_fused
 from predictor.workloads.edges import edge_block
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.run import Recompute

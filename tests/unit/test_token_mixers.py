@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from predictor.workloads.attention import segmented
-from predictor.workloads.edges import edge_block
-from predictor.workloads.encoder import Encoder
-from predictor.workloads.kept_activations import kept_without_recomputation
-from predictor.workloads.layer import backward_pass, forward_pass
-from predictor.workloads.layout import Layout
+from predictor.workloads.blocks.core import segmented
 from predictor.workloads.blocks.gated_delta import GatedDelta
 from predictor.workloads.blocks.latent_attention import LatentAttention
 from predictor.workloads.blocks.mamba2 import Mamba2
+from predictor.workloads.edges import edge_block
+from predictor.workloads.encoder import Encoder
+from predictor.workloads.layout import Layout
+from predictor.workloads.rows import Role
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Activation, Biases, Ffn, LayerKind, Mixer, Normalization, Positions
 from predictor.workloads.tasks import Part, Task
 from predictor.workloads.transformer import Transformer
 from predictor.workloads.transformer_step import layer_block, transformer_step
 from predictor.workloads.vision import Vision
+from tests.layers import backward_pass, forward_pass, kept_of, parameters_of
 
 MODEL = Transformer(
     num_layers=8,
@@ -106,11 +106,11 @@ def test_up_projections_run_again() -> None:
 
 
 def test_latent_attention_keeps_queries_keys_values_and_latents() -> None:
-    kept = kept_without_recomputation(run_of(LATENT, 2), LayerKind())
+    kept = kept_of(run_of(LATENT, 2), LayerKind())
     tokens = 2 * 4096 * 2
-    assert kept.qkv == tokens * 8 * (192 + 192 + 128)
-    assert kept.core == tokens * 8 * 128
-    assert kept.latents == tokens * (2 * (384 + 128) + 64)
+    assert kept.of(Role.QKV) == tokens * 8 * (192 + 192 + 128)
+    assert kept.of(Role.CORE) == tokens * 8 * 128
+    assert kept.of(Role.LATENT) == tokens * (2 * (384 + 128) + 64)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_halves_of_a_layer_are_the_layer() -> None:
         assert flops(one_pass(run, whole).tasks) == pytest.approx(parts)
     totals = [run.layer_parameters(kind).total for kind in (whole, mixer, ffn)]
     assert totals[0] == totals[1] + totals[2]
-    kept = [kept_without_recomputation(run, kind).total for kind in (whole, mixer, ffn)]
+    kept = [kept_of(run, kind).total for kind in (whole, mixer, ffn)]
     assert kept[0] == kept[1] + kept[2]
 
 
@@ -220,7 +220,7 @@ def test_a_further_prediction_adds_exactly_its_layer() -> None:
     further = replace(MODEL, num_mtp_layers=1)
     layout = Layout(1, 2, 1, 8)
     plain, more = (run_of(model, layout=layout, layers_per_stage=(4, 4)) for model in (MODEL, further))
-    layer = MODEL.layer_parameters() + 2 * 1024**2 + 3 * 1024
+    layer = parameters_of(MODEL).total + 2 * 1024**2 + 3 * 1024
     assert further.num_parameters() - MODEL.num_parameters() == layer
     assert plain.rank_parameters(0) == more.rank_parameters(0)
     assert more.stage_parameters(1) - plain.stage_parameters(1) == layer + MODEL.embedding_parameters()
@@ -348,5 +348,5 @@ def test_context_parallel_ranks_exchange_tokens_for_heads(groups: int, on_rank: 
         streamed = [of["convolution"].times * prod(of["convolution"].shape) for of in (named, whole)]
         ratio = streamed[0] / streamed[1]
         assert ratio == pytest.approx(parts[1] / parts[0] / 4, rel=0.01)
-    kept, single = (kept_without_recomputation(of, kind) for of in (run, run_of(model)))
-    assert kept.qkv == single.qkv / 4 + 2 * tokens * 2 * groups * (copies - 1) * 128
+    kept, single = (kept_of(of, kind) for of in (run, run_of(model)))
+    assert kept.of(Role.QKV) == single.of(Role.QKV) / 4 + 2 * tokens * 2 * groups * (copies - 1) * 128

@@ -13,9 +13,9 @@ import pytest
 
 from predictor.configuration.readers.hugging_face import translate
 from predictor.workloads.edges import edge_block
-from predictor.workloads.layer import forward_pass
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import Transformer
+from tests.layers import forward_pass
 from tests.unit.examples import model_of
 from tests.unit.test_token_mixers import flops, run_of
 

@@ -15,6 +15,7 @@ from predictor.timeline.schedules import SCHEDULES, messages_sent
 from predictor.workloads.pipeline import pipeline
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.transformer_step import transformer_step
+from tests.layers import parameters_of
 
 MODEL = {"hidden_size": 512, "num_attention_heads": 8, "sequence_length": 256, "vocab_size": 1024}
 V_SHAPED = [name for name, schedule in SCHEDULES.items() if schedule.v_shaped]
@@ -38,8 +39,8 @@ def test_a_v_holds_two_chunks_and_both_ends_on_the_first_stage() -> None:
     assert found.last_stage == 0
     model = found.model
     ends = 2 * model.embedding_parameters() + model.norm_parameters(1)
-    assert found.stage_parameters(0) == 2 * model.layer_parameters() + ends
-    assert all(found.stage_parameters(stage) == 2 * model.layer_parameters() for stage in (1, 2, 3))
+    assert found.stage_parameters(0) == 2 * parameters_of(model).total + ends
+    assert all(found.stage_parameters(stage) == 2 * parameters_of(model).total for stage in (1, 2, 3))
 
 
 def test_layers_go_down_the_stages_and_up_again() -> None:

@@ -17,6 +17,7 @@ from predictor.workloads.stage_end import stage_end
 from predictor.workloads.tasks import Part, PassTasks
 from predictor.workloads.transformer import Attention, Biases, LayerKind, Normalization, Transformer
 from predictor.workloads.transformer_step import layer_block
+from tests.layers import parameters_of, times
 
 GPT = Transformer(
     num_layers=4,
@@ -64,7 +65,7 @@ def test_parameters_of_gpt2_medium_equal_the_published_count() -> None:
     # OpenAI's 345M model: 24 layers, hidden 1024, 1024 positions, vocabulary 50257: 354,823,168 parameters.
     model = replace(GPT, num_layers=24, sequence_length=1024)
     embedding = 50257 * 1024
-    total = 24 * model.layer_parameters() + embedding + model.position_parameters() + model.norm_parameters(1)
+    total = 24 * parameters_of(model).total + embedding + model.position_parameters() + model.norm_parameters(1)
     assert total == model.num_parameters() == 354_823_168
 
 
@@ -96,8 +97,8 @@ def test_parallel_residual_needs_one_all_reduce_a_layer_forward() -> None:
 
 def test_listed_operators_replace_the_default_operators() -> None:
     listed = replace(RUN, model=replace(GPT, layer_operators=("layer_norm", "gelu", "gelu")))
-    counts = {task.name: task.times for task in layer_block(listed, DENSE).forward.tasks if task.part is Part.OPERATORS}
-    assert counts == {"layer_norm": 1, "gelu": 2}
+    operators = [task for task in layer_block(listed, DENSE).forward.tasks if task.part is Part.OPERATORS]
+    assert times(PassTasks(operators, [])) == {"layer_norm": 1, "gelu": 2}
 
 
 def test_edges_hold_embedding_and_loss() -> None:
@@ -199,11 +200,7 @@ def test_a_switch_lets_a_pair_use_all_links() -> None:
 def test_recomputation_that_stops_early_leaves_out_what_follows_the_last_saved_activation() -> None:
     run = replace(RUN, layout=Layout(2, 1, 1, 4), layers_per_stage=(4,))
     whole, early = (
-        {
-            task.name: task.times
-            for task in layer_block(replace(run, recompute_stops_early=stops), DENSE).recompute.tasks
-        }
-        for stops in (False, True)
+        times(layer_block(replace(run, recompute_stops_early=stops), DENSE).recompute) for stops in (False, True)
     )
     assert "ffn_down" in whole
     assert "ffn_down" not in early

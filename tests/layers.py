@@ -1,0 +1,44 @@
+"""A layer of a run or a model, as tests ask for it: its passes, what it keeps, its parameters."""
+
+from __future__ import annotations
+
+from predictor.workloads.blocks.layer import LayerSettings, layer_rows
+from predictor.workloads.folds import KeptBytes, kept_bytes, parameters
+from predictor.workloads.layer import layer_of
+from predictor.workloads.layer_sizes import sized
+from predictor.workloads.layer_table import kept_rows
+from predictor.workloads.layout import Layout
+from predictor.workloads.rank_parameters import RankParameters
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.switches import LayerKind
+from predictor.workloads.tasks import PassTasks
+from predictor.workloads.transformer import Transformer
+
+DENSE = LayerKind()
+
+
+def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
+    return layer_of(run, kind).passes.forward
+
+
+def backward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:
+    return layer_of(run, kind).passes.backward
+
+
+def times(tasks: PassTasks) -> dict[str, float]:
+    """Return how often the tasks of each name run in turn."""
+    counted: dict[str, float] = {}
+    for task in tasks.tasks:
+        counted[task.name] = counted.get(task.name, 0.0) + task.times
+    return counted
+
+
+def kept_of(run: TrainingRun, kind: LayerKind) -> KeptBytes:
+    """Return what a layer keeps where nothing is recomputed and no compiler decides."""
+    return kept_bytes(kept_rows(run, kind))
+
+
+def parameters_of(model: Transformer, kind: LayerKind = DENSE, tensor_parallel_size: int = 1) -> RankParameters:
+    """Return the parameters of a layer on one rank, which holds all experts."""
+    call = sized(model, model.call(1, tensor_parallel_size), kind)
+    return parameters(layer_rows(model, kind, call, LayerSettings(Layout(tensor_parallel_size, 1, 1, 8))))
