@@ -20,6 +20,10 @@ WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
 DOCS_READY := .venv/docs/$(READY)
 DOCS := .venv/docs/bin/python
+# Tests on every core, but no more than four: a further process only collects them once more.
+PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
+# Of the unit tests, files with a test that asks for torch or MPI; the others have run without both.
+NEED_TORCH = $(shell grep -rlE '(importorskip|find_spec)."(torch|mpi4py)"' --include='test_*.py' tests/unit)
 SMOKE := results/smoke
 VERIFY_OUT := results/verify
 RECOMMENDER_OUT := results/verify_recommender
@@ -48,7 +52,7 @@ DATA_SHEET_SOURCES := $(basename $(notdir $(shell grep -l '^  transfer:' trainin
 DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES)))
 
 .DEFAULT_GOAL := help
-.PHONY: help predict test check check-profile check-extras format bench accuracy fit profile-smoke
+.PHONY: help predict test check check-profile check-extras format mutations bench accuracy fit profile-smoke
 .PHONY: docs architecture pictures gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
@@ -62,19 +66,18 @@ test: $(TEST_READY) ## formatting, lint, types and tests
 	$(TEST) -m ruff format --check .
 	$(TEST) -m ruff check .
 	$(TEST) -m mypy
-	$(TEST) -m pytest
+	$(TEST) $(PYTEST)
 
-check: $(TEST_READY) ## all tests: formatting, lint, types, tests without torch and with it, each extra alone; what CI runs
+check: ## all tests: formatting, lint, types, tests without torch and with it, each extra alone; what CI runs
+	@$(MAKE) --no-print-directory --jobs 2 $(TEST_READY) $(WORKFLOW_READY)
 	.venv/test/bin/snakefmt --check Snakefile
 	@$(MAKE) --no-print-directory test
 	@$(MAKE) --no-print-directory check-profile
 	@$(MAKE) --no-print-directory check-extras
 
 check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
-	$(WORKFLOW) -m pytest tests/unit/test_microbench_*.py tests/unit/test_collectives_*.py tests/unit/test_traced_*.py \
-		tests/unit/test_global_graph_of_ddp.py tests/unit/test_execution_trace.py tests/unit/test_procedure_recorded.py \
-		tests/unit/test_recommender_kernels.py tests/workflow \
-		tests/trainer tests/llm_trainer tests/hugectr tests/launch/test_examples.py tests/launch/test_launch_document.py
+	$(WORKFLOW) $(PYTEST) $(NEED_TORCH) tests/workflow tests/trainer tests/llm_trainer tests/hugectr \
+		tests/launch/test_examples.py tests/launch/test_launch_document.py
 
 check-extras: $(TEST_READY) ## each extra alone, with the newest releases that its bounds allow and the lowest: .venv/extras
 	EXTRAS_TESTS=1 $(TEST) -m pytest tests/installation
@@ -83,6 +86,9 @@ format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff format .
 	$(TEST) -m ruff check --fix .
 	.venv/test/bin/snakefmt Snakefile
+
+mutations: $(TEST_READY) ## change the predictor's core in 40 places, one at a time, and name the test that catches each: hours
+	$(TEST) -m tests.mutations
 
 bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting, grids and traces are, how exact measuring is; what the trainer costs
 	$(TEST) -m tests.bench
@@ -210,6 +216,9 @@ clean: ## remove environments, caches and builds
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+# Modules are compiled as they are imported: of torch and transformers few ever are.
+PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+
 $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
@@ -231,8 +240,8 @@ $(WORKFLOW_READY): EXTRAS := [fit,launch,profile,recommend,reference,test,train,
 	fi; \
 	echo "Setting up $(@D) with $$("$$python" --version), once" >&2; \
 	"$$python" -m venv "$(@D)"
-	@"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".$(EXTRAS)"
+	@"$(@D)/bin/python" -m pip install $(PIP_OPTIONS) --editable ".$(EXTRAS)"
 	@if [ "$(*)" = workflow ]; then \
-		"$(@D)/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps -r training/hugectr/engine-cpu.txt; \
+		"$(@D)/bin/python" -m pip install $(PIP_OPTIONS) --no-deps -r training/hugectr/engine-cpu.txt; \
 	fi
 	@touch "$@"

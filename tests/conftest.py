@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,18 @@ else:
     # The same examples every time, and no clock: neither luck nor a slow machine decides a test.
     settings.register_profile("reproducible", derandomize=True, deadline=None)
     settings.load_profile("reproducible")
+
+
+# A shell ignores SIGINT in its background jobs, and every child inherits that: a test that interrupts a program would
+# wait for its end in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """Take what was collected, thousands of tests, out of the garbage collector's rounds: an eighth of their time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -38,15 +38,20 @@ def load_yaml(text: str | bytes, loader: Any, name: str | None = None) -> Any:
 
 def _check_depth(text: str | bytes, loader: Any) -> None:
     """Go through a document's events, which recurse nowhere, and refuse what is nested too deep."""
-    depth = 0
-    for event in yaml.parse(text, Loader=loader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > DEEPEST:
-                mark: Any = event.start_mark
-                raise yaml.MarkedYAMLError(None, None, f"nested deeper than {DEEPEST} levels", mark)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+    depth, too_deep = 0, f"nested deeper than {DEEPEST} levels"
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > DEEPEST:
+                    mark: Any = event.start_mark
+                    raise yaml.MarkedYAMLError(None, None, too_deep, mark)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+    except yaml.scanner.ScannerError as error:  # the scanner is ahead of the events, and has a limit of its own: 1,000
+        if error.problem == "exceeded maximum nesting depth":
+            error.problem = too_deep
+        raise
 
 
 def _name(error: yaml.YAMLError, name: str) -> None:

@@ -172,6 +172,13 @@ def _pick(values: tuple[Choice, ...], share: float) -> Choice:
     return values[min(int(share * len(values)), len(values) - 1)]
 
 
+@cache
+def _layer_calls(models: Models) -> list[LayerCall]:
+    """Return the calls of all models drawn; every operator of a sweep takes its shapes from the same."""
+    random = Random(SEED)
+    return [_layer_call(models, index, random) for index in range(1, CANDIDATES + 1)]
+
+
 def _layer_call(models: Models, index: int, random: Random) -> LayerCall:
     """Return one model's call: ranges from the Halton sequence, choices at random."""
     at = [_halton(index, base) for base in HALTON_BASES]
@@ -197,6 +204,13 @@ def _layer_call(models: Models, index: int, random: Random) -> LayerCall:
         window=_pick(models.sliding_window, at[5]) if causal else 0,
         gated=_pick(models.gated, at[6]),
     )
+
+
+@cache
+def _recommender_calls(ranges: Recommenders) -> list[RecommenderCall]:
+    """Return all recommenders drawn."""
+    random = Random(SEED)
+    return [_recommender_call(ranges, index, random) for index in range(1, CANDIDATES + 1)]
 
 
 def _recommender_call(ranges: Recommenders, index: int, random: Random) -> RecommenderCall:
@@ -230,21 +244,14 @@ def _without_layer(operator: Operator, models: Models, index: int) -> Shape:
 
 
 def _candidates(operator: Operator, sweep: Sweep) -> Iterator[Shape]:
-    random = Random(SEED)
-    for index in range(1, CANDIDATES + 1):
-        if operator.name in RECOMMENDER_SHAPES:
-            assert sweep.recommenders is not None
-            yield RECOMMENDER_SHAPES[operator.name](_recommender_call(sweep.recommenders, index, random))
-            continue
-        if operator.name in FUSED_SHAPES:
-            yield FUSED_SHAPES[operator.name](_layer_call(sweep.models, index, random))
-            continue
-        if operator.name not in LAYER_SHAPES:
-            yield _without_layer(operator, sweep.models, index)
-            continue
-        call = _layer_call(sweep.models, index, random)
-        if calls(operator, call):
-            yield LAYER_SHAPES[operator.name](call)
+    if operator.name in RECOMMENDER_SHAPES:
+        assert sweep.recommenders is not None
+        return map(RECOMMENDER_SHAPES[operator.name], _recommender_calls(sweep.recommenders))
+    if operator.name in FUSED_SHAPES:
+        return map(FUSED_SHAPES[operator.name], _layer_calls(sweep.models))
+    if operator.name in LAYER_SHAPES:
+        return (LAYER_SHAPES[operator.name](call) for call in _layer_calls(sweep.models) if calls(operator, call))
+    return (_without_layer(operator, sweep.models, index) for index in range(1, CANDIDATES + 1))
 
 
 def _fits(operator: Operator, shape: Shape, sweep: Sweep, precision: str) -> bool:
@@ -320,7 +327,7 @@ def _computed(name: str, sweep: Sweep, precision: str) -> list[Shape]:
     operator = catalogue()[name]
     if name in RECOMMENDER_SHAPES and sweep.recommenders is None:
         raise MeasureError(f"{name}: the sweep has no section recommenders, whose operator it is; see standard.yaml")
-    pool = list(dict.fromkeys(s for s in _candidates(operator, sweep) if _fits(operator, s, sweep, precision)))
+    pool = [shape for shape in dict.fromkeys(_candidates(operator, sweep)) if _fits(operator, shape, sweep, precision)]
     if not pool:
         raise MeasureError(f"{name}: no shape of the sweep is below largest_call_gflop and largest_call_mb")
     count = sweep.shapes_per_linear if operator.family == "linear" else sweep.shapes_per_operator

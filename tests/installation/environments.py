@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +26,7 @@ NO_EXTRA = "none"
 # flash-attn is compiled for a GPU, with CUDA's compiler: nothing to install on a machine without either.
 NEEDS_CUDA = {"flash-attn"}
 TORCH = threading.Lock()
+LOCKS: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
 
 def requirements(extra: str) -> list[Requirement]:
@@ -114,12 +116,21 @@ def project_wheel(folder: Path) -> Path:
 def environment(extra: str, releases: str, wheel: Path) -> Path:
     """Return the interpreter of an environment with one extra; install what is not there already.
 
+    Extras that ask for the same packages share it.
+
     Args:
         extra: of pyproject.toml, or ``none``.
         releases: newest or lowest, of those that pyproject.toml allows.
         wheel: of the project.
     """
-    needs, folder = requirements(extra), EXTRAS / f"{extra}-{releases}"
+    needs = requirements(extra)
+    first = next(name for name in (NO_EXTRA, *PROJECT["optional-dependencies"]) if requirements(name) == needs)
+    folder = EXTRAS / f"{first}-{releases}"
+    with LOCKS[folder]:
+        return _filled(folder, first, needs, releases, wheel)
+
+
+def _filled(folder: Path, extra: str, needs: list[Requirement], releases: str, wheel: Path) -> Path:
     engine = ENGINE.read_text(encoding="utf-8") if extra == "recommend" else ""
     recipe = [*map(str, needs), engine]
     python, is_new = made(folder, recipe)

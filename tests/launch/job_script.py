@@ -52,6 +52,13 @@ class Script:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        (self.folder / "bin").mkdir()
+        # Once: a stand-in that is written again is empty for a moment, and to whatever starts it then, a success.
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+            (self.folder / "bin" / name).write_text(text)
+            (self.folder / "bin" / name).chmod(0o755)
+
     @property
     def experiment_dir(self) -> Path:
         return self.folder / "out" / "one"
@@ -63,10 +70,6 @@ class Script:
 
     def start(self, command: str, restarts: int = 0, **sections: Any) -> subprocess.Popen[str]:
         """Start the script as slurmd does."""
-        (self.folder / "bin").mkdir(exist_ok=True)
-        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
-            (self.folder / "bin" / name).write_text(text)
-            (self.folder / "bin" / name).chmod(0o755)
         if not (self.folder / "controller").exists():
             self.says(restarts=restarts)
         self.experiment_dir.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import json
 import subprocess
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,8 @@ from model_training_framework.slurm import (
     Outlook,
     SLURMError,
     SLURMLauncher,
+    commands,
+    submission,
 )
 from model_training_framework.slurm.batch import requests
 from model_training_framework.slurm.commands import Patience
@@ -38,7 +41,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 
 @pytest.fixture
-def launcher(slurm: FakeSlurm, tmp_path: Path) -> SLURMLauncher:
+def launcher(slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SLURMLauncher:
+    """Return a launcher whose clock moves by its pauses alone: how often it asks is no matter of the machine's load."""
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.append(now.pop() + seconds))
+    for module in (commands, submission):
+        monkeypatch.setattr(module, "time", clock)
     return SLURMLauncher(output_dir=tmp_path / "out", project_root=tmp_path, patience_s=0.6)
 
 

@@ -20,7 +20,6 @@ from predictor.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, WEIGHT
 from predictor.costs.published import PublishedSystem, open_system
 from predictor.step.breakdown import answers
 from predictor.step.prediction import predict
-from predictor.workloads.rows import HALF_OF_BACKWARD
 from predictor.workloads.measured_kernels import (
     FUSED_GATE,
     FUSED_LOSS,
@@ -31,6 +30,7 @@ from predictor.workloads.measured_kernels import (
     on_system,
     weight_gradient,
 )
+from predictor.workloads.rows import HALF_OF_BACKWARD
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import Loss
 from predictor.workloads.tasks import shaped_task

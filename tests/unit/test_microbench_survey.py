@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from fitting.systems import read_system
 from microbench import cli
 from microbench.device import COMMIT_FILE
 from microbench.device import commit as current_commit
@@ -24,13 +24,12 @@ from microbench.survey import archive as archiving
 from microbench.survey import kit, measure
 from microbench.survey import stages as planning
 from microbench.survey.archive import ARCHIVE, SUMMARY, Saver, pack, unpack
-from microbench.survey.probe import Probe, find_here, why_not_continued
+from microbench.survey.probe import Probe, why_not_continued
 from microbench.survey.stages import Ended, Stage, ranked, run_command, stages, survey
 from microbench.sweep import read_sweep, shapes_of
 from microbench.table import Writer, read_table, table_path
 from predictor.costs.catalogue import catalogue
 from tests.unit.test_microbench_table import SESSION, SHAPES, identity, pair, write
-from tests.unit.virtual_gpu import VirtualGpu, installed
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Probe(device="NVIDIAH200", driver="580", versions={"torch": "2"}, precisions=("bf16", "fp8"), system={})
@@ -239,16 +238,31 @@ def test_a_kit_takes_the_wheels_of_the_python_that_is_there(
     assert measure.fits(wheel.format(own=f"cp{sys.version_info[0]}{sys.version_info[1]}")) is there
 
 
-@pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a kit without wheels: this Python has what it needs."""
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make kits small and without wheels: this Python has what they need."""
     monkeypatch.setattr(kit, "download", lambda packages, python, machine, folder: folder.mkdir(exist_ok=True))
     monkeypatch.setattr(kit, "SWEEP", "smoke")
     monkeypatch.setattr(kit, "PRECISIONS", ("bf16",))
-    (tmp_path / "gpu/H200").mkdir(parents=True)
-    (tmp_path / "gpu/H200/system.yaml").write_text("hardware: {}\n")  # an earlier survey's, damaged
-    size = kit.make_kit(ROOT, tmp_path / "kit", ("3.12",), ("x86_64",), tmp_path / "gpu", lambda text: None)
-    assert 0 < size < kit.LARGEST_BYTES
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a kit and with earlier results."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "gpu/H200").mkdir(parents=True)
+    (folder / "gpu/H200/system.yaml").write_text("hardware: {}\n")  # an earlier survey's, damaged
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small(monkeypatch)
+        size = kit.make_kit(ROOT, folder / "kit", ("3.12",), ("x86_64",), folder / "gpu", lambda text: None)
+        assert 0 < size < kit.LARGEST_BYTES
+    return folder
+
+
+@pytest.fixture
+def made(made_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of the kit, as a GPU machine has it."""
+    small(monkeypatch)
+    shutil.copytree(made_once, tmp_path, dirs_exist_ok=True)
     return tmp_path / "kit"
 
 
@@ -302,31 +316,3 @@ def test_a_failed_kit_leaves_the_old_kit_and_touches_no_other_folder(
     monkeypatch.setattr(kit, "download", lambda *_: None)
     with pytest.raises(MeasureError, match="more than 0: name fewer --python"):
         kit.make_kit(ROOT, made, ("3.12",), ("x86_64",), None, lambda text: None)
-
-
-@pytest.mark.parametrize("script", ["measure.py", "study.py"])
-def test_a_kit_on_a_machine_without_a_gpu_is_one_line(made: Path, tmp_path: Path, script: str) -> None:
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    words = [sys.executable, str(made / script), "--out", str(tmp_path / "out")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 2
-    assert (
-        done.stderr.strip() == "error: device is cuda, but torch finds no GPU here; --device cpu measures the processor"
-    )
-
-
-def test_a_survey_of_which_every_stage_is_cut_off_can_be_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
-    with installed(monkeypatch, VirtualGpu()):
-        here = find_here(ROOT / planning.DATASHEETS)
-    monkeypatch.setattr("microbench.survey.cli.probe", lambda datasheets: here)
-    monkeypatch.setattr("microbench.survey.cli.run_command", lambda words, seconds, log: None)
-    assert cli.main(["survey", "--out", str(tmp_path), "--minutes", "1"]) == 0
-    assert cli.main(["unpack", str(tmp_path / ARCHIVE), "--into", str(tmp_path / "gpu")]) == 0
-    hardware = read_system(tmp_path / "gpu/H100/system.yaml").hardware
-    assert hardware.gpu.peak_tflop_per_s["bf16"].value == 989.5, "the data sheet's"
-    assert hardware.links.wiring == "switch"

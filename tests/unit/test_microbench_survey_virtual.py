@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from fitting.cli import main as fitting_main
+from fitting.systems import read_system
 from microbench import cli, profile
 from microbench.kernels import build_function
 from microbench.survey import stages as planning
@@ -28,10 +29,10 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.cost import Source
 from predictor.costs.operator import BOTH, in_kernel
 from predictor.costs.published import PublishedSystem
-from tests.unit.test_microbench_survey import ROOT, made
+from tests.unit.test_microbench_survey import ROOT, made, made_once
 from tests.unit.virtual_gpu import OTHER_KERNEL_SPEEDUP, VirtualGpu, installed, scaled_build
 
-__all__ = ["made"]
+__all__ = ["made", "made_once"]
 
 RUN = {
     "model": {
@@ -186,7 +187,7 @@ def test_a_kit_with_every_stage_a_process_ends_in_a_published_system_that_predic
     pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
     paths = os.pathsep.join(map(str, (ROOT / "tests/emulated_gpu", made / "code", made / "code/profiling")))
     environment = dict(os.environ, PYTHONPATH=paths, FAILING_PEAK="fp16")
-    words = [sys.executable, str(made / "measure.py"), "--minutes", "3", "--out", str(tmp_path / "out")]
+    words = [sys.executable, str(made / script), "--minutes", "3", "--out", str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     print(done.stderr)
     assert "surveying NVIDIAH10080GBHBM3, driver 580" in done.stderr
@@ -205,3 +206,31 @@ def test_a_kit_with_every_stage_a_process_ends_in_a_published_system_that_predic
     options = ["--model", "llama3-8b", "--system", str(out), "--gpus", "8", "--global-batch-size", "64"]
     assert predictor_main(["predict", *options]) == 0
     assert "Step time" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("script", ["measure.py", "study.py"])
+def test_a_kit_on_a_machine_without_a_gpu_is_one_line(made: Path, tmp_path: Path, script: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    words = [sys.executable, str(made / script), "--out", str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert (
+        done.stderr.strip() == "error: device is cuda, but torch finds no GPU here; --device cpu measures the processor"
+    )
+
+
+def test_a_survey_of_which_every_stage_is_cut_off_can_be_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
+    with installed(monkeypatch, VirtualGpu()):
+        here = find_here(ROOT / planning.DATASHEETS)
+    monkeypatch.setattr("microbench.survey.cli.probe", lambda datasheets: here)
+    monkeypatch.setattr("microbench.survey.cli.run_command", lambda words, seconds, log: None)
+    assert cli.main(["survey", "--out", str(tmp_path), "--minutes", "1"]) == 0
+    assert cli.main(["unpack", str(tmp_path / ARCHIVE), "--into", str(tmp_path / "gpu")]) == 0
+    hardware = read_system(tmp_path / "gpu/H100/system.yaml").hardware
+    assert hardware.gpu.peak_tflop_per_s["bf16"].value == 989.5, "the data sheet's"
+    assert hardware.links.wiring == "switch"
