@@ -143,7 +143,7 @@ class TrainingSection(Section):
     framework: Annotated[Framework | None, BeforeValidator(_framework)] = Field(
         default=None,
         description="software that trains: the interval is that of its published runs, and what only its own code does "
-        "is counted",
+        "is counted; pytorch: a program of one's own, of which neither is known",
     )
 
 

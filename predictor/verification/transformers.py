@@ -19,6 +19,7 @@ from predictor.step.composition import StepTime
 from predictor.step.prediction import predict
 from predictor.verification.workloads import Kind, Opened, Program
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.software import Framework
 
 # Of a machine or of a bill; a run is the same on any system.
 NOT_OF_THE_RUN = {"system", "gpu", "budget"}
@@ -115,6 +116,8 @@ def opened(content: dict[str, Any], base: Path, system: str | None) -> Opened:
         raise ConfigError(f"system is missing; --system NAME says which published system predicts: {published()}")
     config = _full_form(content, base)
     full = config.model_dump(mode="json", exclude=NOT_OF_THE_RUN, exclude_none=True)
+    if config.training.framework is Framework.PYTORCH:
+        del full["training"]["framework"]  # all that it means is said; records from before the name keep their hash
     return Opened(full, TransformerWorkload(prepare(content, base)))
 
 

@@ -19,6 +19,7 @@ from predictor.configuration.taking import completed
 from predictor.configuration.to_run import to_run
 from predictor.workloads.plain import beyond_plain
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.software import Framework
 from predictor.workloads.switches import QkNorm
 from predictor.workloads.transformer import Activation, Attention
 
@@ -103,6 +104,8 @@ def read_step(path: Path) -> StepConfig:
     if refused:
         raise MeasureError(f"{path}: a recorded step does not have {', '.join(refused)}")
     kept = {key: value for key, value in content.items() if key not in NOT_OF_THE_STEP}
+    if config.training.framework is Framework.PYTORCH:  # as every recorded step; records from before the name keep on
+        kept["training"] = {key: value for key, value in content["training"].items() if key != "framework"}
     return StepConfig(path.stem, kept, run)
 
 
