@@ -10,7 +10,7 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.configuration import short_config
 from predictor.configuration.finding import find_folder, published
-from predictor.configuration.loading import Loaded, of_trainer, prepare
+from predictor.configuration.loading import Loaded, in_full, of_trainer, prepare
 from predictor.configuration.sections import RunConfig, validate
 from predictor.configuration.taking import completed
 from predictor.configuration.telling import EXPERIMENT, is_of_trainer
@@ -97,7 +97,7 @@ def _full_form(content: dict[str, Any], base: Path) -> RunConfig:
     if short_config.is_short(content):
         return validate(short_config.expand(content), is_short=True)
     whole, _ = completed(content, base)
-    return validate(whole)
+    return validate(in_full(whole, base)[0])
 
 
 def opened(content: dict[str, Any], base: Path, system: str | None) -> Opened:

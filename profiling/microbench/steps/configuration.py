@@ -15,6 +15,7 @@ from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.configuration import short_config
 from predictor.configuration.loading import read_config
 from predictor.configuration.sections import validate
+from predictor.configuration.software import with_software
 from predictor.configuration.taking import completed
 from predictor.configuration.to_run import to_run
 from predictor.workloads.plain import beyond_plain
@@ -96,7 +97,7 @@ def read_step(path: Path) -> StepConfig:
         if short_config.is_short(content):
             raise MeasureError(f"{path} has the short form; a step's configuration has the full form")
         content, _ = completed(content, base)
-        config = validate(content)
+        config = validate(with_software(content, Framework.MEGATRON_LM, "bf16")[0])
         run = to_run(config, config.parallelism.gpus_per_node or 1)
     except (ConfigError, MissingKeyError, yaml.YAMLError) as error:
         raise MeasureError(f"{path}: {error}") from None
