@@ -12,7 +12,7 @@ from predictor.configuration import short_config
 from predictor.configuration.finding import find_folder, published
 from predictor.configuration.loading import Loaded, in_full, of_trainer, prepare
 from predictor.configuration.sections import RunConfig, validate
-from predictor.configuration.taking import completed
+from predictor.configuration.taking import completed, of_record
 from predictor.configuration.telling import EXPERIMENT, is_of_trainer
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime
@@ -90,6 +90,12 @@ def on_system(content: dict[str, Any], system: str | None) -> dict[str, Any]:
         return {**content, "prediction": {**asked, "system": folder}} if isinstance(asked, dict) else content
     full = short_config.expand(content) if short_config.is_short(content) else content
     return {**full, "system": folder, "gpu": None}
+
+
+def recorded(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration that a record holds; in its full form every switch that it does not say was off."""
+    is_full = {"model", "training"} <= content.keys() and "from" not in content
+    return of_record(dict(content)) if is_full and not is_of_trainer(content) else dict(content)
 
 
 def _full_form(content: dict[str, Any], base: Path) -> RunConfig:
