@@ -103,7 +103,8 @@ def read_step(path: Path) -> StepConfig:
         raise MeasureError(f"{path}: {error}") from None
     refused = unsupported(run)
     if refused:
-        raise MeasureError(f"{path}: a recorded step does not have {', '.join(refused)}")
+        way_out = "" if config.training.framework else "; it is plain PyTorch, so say training.framework: pytorch"
+        raise MeasureError(f"{path}: a recorded step does not have {', '.join(refused)}{way_out}")
     kept = {key: value for key, value in content.items() if key not in NOT_OF_THE_STEP}
     if config.training.framework is Framework.PYTORCH:  # as every recorded step; records from before the name keep on
         kept["training"] = {key: value for key, value in content["training"].items() if key != "framework"}
