@@ -17,6 +17,7 @@ from predictor.verification.answer import Failed
 from predictor.verification.configurations import SUFFIXES, configured
 from predictor.verification.run_tables import read_table
 from predictor.verification.runs import measured_step, recorded_configuration
+from predictor.verification.transformers import recorded
 
 MEASURED = "measured_seconds"
 TABLE = ".csv"
@@ -44,7 +45,7 @@ def _format_of(path: Path) -> str:
 
 def _verified_run(path: Path, system: str) -> list[Observation]:
     record = read_verified_run(path)
-    configuration = configured(record.name, dict(record.configuration), path.parent, system)
+    configuration = configured(record.name, recorded(record.configuration), path.parent, system)
     return [observed_run(configuration, record.measured_us, str(path), record.noise)]
 
 

@@ -20,6 +20,7 @@ from predictor.configuration.offloading import check_offloading
 from predictor.configuration.own_system import OwnSystem, own_system
 from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
+from predictor.configuration.software import Taken, with_software
 from predictor.configuration.taking import GUESSES, refuse_guesses, with_files
 from predictor.configuration.telling import EXPERIMENT, is_experiment, is_of_trainer
 from predictor.configuration.to_run import to_run
@@ -39,12 +40,14 @@ from predictor.costs.sustained import in_training
 from predictor.costs.variants import below_calibration
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.software import Framework
 
 # Files of other tools, which a configuration takes in by ``from``.
 OTHER_TOOLS = (".json", ".toml", ".sh", ".slurm", ".py")
 # Keys of a configuration of our own, in either form, that no other tool's YAML has.
 OWN_KEYS = frozenset({"system", "from", "gpu_name", "operator_data_folder", "nccl_data_folder", "training_config"})
 OVERLAPS = ("overlap_gradient_reduction", "overlap_parameter_gather", "overlap_tensor_parallel")
+PRECISIONS = ("bf16", "fp16", "fp32")  # of a run that says none, the first in which its system answers
 # Precisions with the same element size and matrix peak, in which kernels run at the same rate.
 SAME_RATE = {"bf16": "fp16"}
 
@@ -137,6 +140,7 @@ class Content(NamedTuple):
         own: the system's own numbers, where it is a file that says what it is like; ``folder`` is then of that.
         listed: operators of a short form's function_list.
         notes: on its ``from`` files.
+        taken: defaults of its framework.
     """
 
     config: RunConfig
@@ -144,38 +148,21 @@ class Content(NamedTuple):
     own: OwnSystem | None
     listed: tuple[str, ...]
     notes: tuple[str, ...]
-
-
-class Taken(NamedTuple):
-    """Defaults that a configuration takes without saying them, where a model by name takes others.
-
-    Attributes:
-        keys: dotted, each with the default that was taken and the value of a model by name.
-        as_trained: what the others are, in words.
-        us: the step with the others; None where the run cannot take them.
-    """
-
-    keys: dict[str, tuple[Any, Any]]
-    as_trained: str
-    us: float | None
-
-
-def _nothing() -> None:
-    return None
+    taken: Taken | None = None
 
 
 class Loaded(NamedTuple):
     """A configuration file, ready to predict.
 
     Attributes:
-        taken: returns the defaults that it takes silently; None where there are none.
+        taken: defaults of its framework that it takes; None where it says all.
     """
 
     run: TrainingRun
     system: PublishedSystem
     budget: BudgetSection
     notes: tuple[str, ...]
-    taken: Callable[[], Taken | None] = _nothing
+    taken: Taken | None = None
 
 
 def of_trainer(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -196,7 +183,52 @@ def of_trainer(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tup
     read = reader.translate(content, where, base)
     if "system" not in read.content and not short_config.is_short(read.content):
         raise MissingKeyError(f"{where}: prediction.system is missing; name a published system: {published()}")
-    return read.content, read.notes
+    return _of_own_program(read.content, base), read.notes
+
+
+def _of_own_program(content: dict[str, Any], base: Path) -> dict[str, Any]:
+    """Return a trainer's run as one of a PyTorch program, unless its own keys or its files say another software."""
+    training = content.get("training")
+    if short_config.is_short(content) or not isinstance(training, dict) or "framework" in training:
+        return content
+    if "from" in content and not with_files(content, base)[0].get("training", {}).keys() <= training.keys():
+        return content  # such a file says all
+    return {**content, "training": {**training, "framework": str(Framework.PYTORCH)}}
+
+
+def in_full(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], Taken | None]:
+    """Return a configuration with what its framework does where it says nothing, and which keys those are.
+
+    Its framework is the one that it names; else PyTorch on a system whose processors move the traffic, Megatron-LM on
+    any other. Its precision is bf16 where the system answers in it.
+
+    Args:
+        content: in its full form, its files and its preset taken in.
+        base: folder that its paths are relative to.
+    """
+    system = content.get("system")
+    if not isinstance(system, str) or not system.strip():
+        return with_software(content, Framework.MEGATRON_LM, PRECISIONS[0])
+    folder = find_system(system, base)[1]
+    said = content.get("training")
+    tf32 = isinstance(said, dict) and said.get("tf32") is True
+    precision = "fp32" if tf32 else _answered_precision(folder)
+    moves_traffic = (folder / MANIFEST).is_file() and (
+        read_hardware(folder, read_manifest(folder)).links.engine == "processor"
+    )
+    return with_software(content, Framework.PYTORCH if moves_traffic else Framework.MEGATRON_LM, precision)
+
+
+@lru_cache(maxsize=32)
+def _answered_precision(folder: Path) -> str:
+    """Return the first of the usual precisions in which a system answers; of a folder that is none the first."""
+    for precision in PRECISIONS:
+        try:
+            open_for(folder, precision, tf32=False)
+        except (ConfigError, PublishedError):
+            continue
+        return precision
+    return PRECISIONS[0]
 
 
 def _read(content: dict[str, Any], base: Path) -> Content:
@@ -206,11 +238,14 @@ def _read(content: dict[str, Any], base: Path) -> Content:
         content, notes, unsaid = with_files(content, base)
         refuse_guesses(unsaid, GUESSES)
         notes = (*notes, *unsaid.values())
+        content, taken = in_full(content, base)
+        line = None if taken is None else taken.note()
+        notes = notes if line is None else (*notes, line)
         config = validate(content)
         if not config.system.strip():
             raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
         own, folder = find_system(config.system, base)
-        return Content(config, folder, own, (), (*told, *notes))
+        return Content(config, folder, own, (), (*told, *notes), taken)
     config = validate(short_config.expand(content), is_short=True)
     return Content(config, short_form_system(content, base), None, short_config.listed_operators(content), told)
 
@@ -322,7 +357,7 @@ def prepare(
         ConfigError: a key is unknown, or a value is not allowed or not published; a ValueError.
         PublishedError: the published system is damaged or lacks an operator; a ValueError.
     """
-    config, folder, own, listed, notes = _read(content, base)
+    config, folder, own, listed, notes, taken = _read(content, base)
     system = open_for(folder, config.training.precision, config.training.tf32)
     if own is not None:
         system = own_system(system, own)
@@ -346,7 +381,7 @@ def prepare(
     run = replace(run, transposes_fp8=transposes_fp8(hardware.gpu))
     for name in (*listed, *(run.model.layer_operators or ())):
         require(system, name)
-    return Loaded(run, slowest_of(system, run.layout.num_gpus), config.budget, notes)
+    return Loaded(run, slowest_of(system, run.layout.num_gpus), config.budget, notes, taken)
 
 
 def load(path: str | Path) -> tuple[TrainingRun, PublishedSystem]:

@@ -4,52 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.read_yaml import read_mapping
 from predictor.configuration.loading import OTHER_TOOLS, on_nodes_of, other_format, read_config
-from predictor.configuration.merging import merged
 from predictor.configuration.presets import preset_names, spelled
 from predictor.configuration.taking import NOTHING, Beside, completed, file_of
 from predictor.configuration.telling import HUB, is_model_id, part_of_file
-from predictor.workloads.frameworks import MEGATRON_LM_BF16, SECTIONS, FrameworkDefaults
-from predictor.workloads.switches import Normalization, Positions
-
-
-class TrainedAs(NamedTuple):
-    """How software trains a model that comes without switches.
-
-    Attributes:
-        in_words: as a note says it.
-        defaults: of the framework.
-        more: keys that its users set, by section.
-    """
-
-    in_words: str
-    defaults: FrameworkDefaults
-    more: dict[str, dict[str, Any]] = {}  # noqa: RUF012 - never changed
-
-    def switches(self, model: dict[str, Any]) -> dict[str, Any]:
-        """Return the keys of a configuration, by section, for a model; the layout's own are left out."""
-        norm = model.get("normalization")
-        sections = {name: self.defaults.section(name, normalization=norm) for name in SECTIONS}
-        sections["parallelism"].pop("zero_stage", None)
-        if not model.get("rotary_fraction", 1.0) or model.get("positions", ROTARY) != ROTARY:
-            sections["model"].pop("fused_rope", None)
-        return merged(sections, self.more)
-
 
 YAML = (".yml", ".yaml")
-ROTARY = Positions.ROTARY.value
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # owner and name
-AS_MEGATRON = TrainedAs("Megatron-LM trains in bf16 today", MEGATRON_LM_BF16)
-
-
-def _said(switches: dict[str, Any]) -> str:
-    """Return switches as a note lists them."""
-    keys = [pair for section in switches.values() for pair in section.items()]
-    return ", ".join(f"{key}: {str(value).lower()}" for key, value in keys)
 
 
 def _taken(model: str) -> str | None:
@@ -98,15 +63,13 @@ def _unknown(model: str) -> str:
 
 
 def content_of_model(
-    model: str | dict[str, Any], trained_as: TrainedAs | None = None, beside: Beside = NOTHING
+    model: str | dict[str, Any], beside: Beside = NOTHING
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a model stands for, the folder its paths start from, and notes on its files.
 
     Args:
         model: a preset's name, a file (a configuration, or one of another tool), ``hf:`` with the id of a model of the
             Hugging Face Hub, or the content of a configuration.
-        trained_as: software that trains it, whose switches count where a configuration says none; None: a
-            configuration's own, and Megatron-LM's for a model without any.
         beside: what is said beside the files.
 
     Raises:
@@ -115,21 +78,19 @@ def content_of_model(
     if isinstance(model, dict):
         base = Path.cwd()
         content, notes = completed(on_nodes_of(model), base, beside)
-        return as_trained(content, trained_as, model.get("model")), base, notes
+        return content, base, notes
     path = file_of(Path(model))
     name = spelled(model)
     if name is not None:
-        content = {"model": name}
-        base = Path.cwd()
+        content, base = {"model": name}, Path.cwd()
     elif (taken := _taken(model)) is not None:
         content, base = {"from": taken}, Path.cwd()
     elif not path.exists():
         raise ConfigError(_unknown(model))
     elif is_own(model):
         content, base = read_config(path)
-        own = content.get("model")
         content, notes = completed(on_nodes_of(content), base, beside)
-        return as_trained(content, trained_as, own), base, notes
+        return content, base, notes
     else:
         content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
     content, notes = completed(content, base, beside)
@@ -138,28 +99,4 @@ def content_of_model(
             f"--model is {model}, which says no model; name a preset or a file that does (a Hugging Face "
             "config.json, Megatron-LM arguments), or put both into a configuration with from: [...]"
         )
-    if "framework" in content.get("training", {}):
-        return content, base, notes  # the file of a trainer, which says how it runs
-    chosen = AS_MEGATRON if trained_as is None else trained_as
-    switches = chosen.switches(content["model"])
-    said = f"Runs as {chosen.in_words}, unless a configuration says otherwise: {_said(switches)}."
-    return merged(content, switches), base, (*notes, said)
-
-
-def as_trained(content: dict[str, Any], trained_as: TrainedAs | None, own: object) -> dict[str, Any]:
-    """Return a configuration with the switches of software that is to train it, where it says none itself.
-
-    Args:
-        content: of the configuration, its preset and its other files included.
-        trained_as: the software; None: as the configuration says.
-        own: the configuration's own section ``model``; a norm that only its preset names has the software's kernel.
-    """
-    model = content.get("model")
-    if trained_as is None or not isinstance(model, dict):
-        return content
-    switches = trained_as.switches({"normalization": Normalization.RMS_NORM.value, **model})
-    norm = switches["model"].pop("normalization", None)
-    content = merged(switches, content)
-    if norm is not None and not (isinstance(own, dict) and "normalization" in own):
-        content = merged(content, {"model": {"normalization": norm}})
-    return content
+    return content, base, notes

@@ -28,10 +28,16 @@ def _step_precision(value: object) -> object:
     return value
 
 
-def _framework(value: object) -> object:
-    """Refuse software that is not known; pydantic's message would not say which is meant."""
-    if value is None or value in list(Framework):
-        return value
+def framework_named(value: object) -> Framework | None:
+    """Return the software of a name; pydantic's message would not say which is meant.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    if value is None:
+        return None
+    if value in list(Framework):
+        return Framework(str(value))
     if value == "megatron":  # as search's --framework spells it
         return Framework.MEGATRON_LM
     raise ValueError(
@@ -66,7 +72,7 @@ class TrainingSection(Section):
     num_micro_batches: Count | None = Field(default=None, description="micro-batches per step and replica")
     global_batch_size: Count | None = Field(default=None, description="samples per step; or give num_micro_batches")
     precision: Annotated[Literal["fp16", "bf16", "fp32"], BeforeValidator(_step_precision)] = Field(
-        default="fp16", description="element type of activations"
+        default="bf16", description="element type of activations; another if the system does not answer in it"
     )
     recompute: Recompute = Field(default=Recompute.NONE, description="activation recomputation")
     partition_activations: Switch = Field(default=False, description="checkpoints split over tensor-parallel ranks")
@@ -140,10 +146,10 @@ class TrainingSection(Section):
         le=64,
         description="bytes of optimizer state per parameter; fp32 weights and two fp32 moments if absent",
     )
-    framework: Annotated[Framework | None, BeforeValidator(_framework)] = Field(
+    framework: Annotated[Framework | None, BeforeValidator(framework_named)] = Field(
         default=None,
-        description="software that trains: the interval is that of its published runs, and what only its own code does "
-        "is counted",
+        description="software that trains: its defaults are those of the run, the interval is that of its published "
+        "runs, and what only its own code does is counted; pytorch: a program of one's own, with no such defaults",
     )
 
 
@@ -275,6 +281,14 @@ def explain(error: ValidationError, is_short: bool = False) -> ConfigError | Mis
     if first["type"] == "model_type":
         return ConfigError(f"{where} is {value}; it needs keys: {', '.join(_known_keys(first['loc']))}")
     return ConfigError(f"{where} is {value}: {reason(first)}")
+
+
+def section_of(name: str) -> type[Section]:
+    """Return the class of a section by its key."""
+    kind = RunConfig.model_fields[name].annotation
+    assert isinstance(kind, type)
+    assert issubclass(kind, Section)
+    return kind
 
 
 def validate(content: dict[str, Any], is_short: bool = False) -> RunConfig:

@@ -10,6 +10,7 @@ from typing import Any
 from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.configuration.model import operators_of_a_layer
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
+from predictor.configuration.software import recorded_in_full
 from predictor.workloads.frameworks import GPT_NEOX
 
 TRAINING_CONFIG = ("pp", "mp", "dp", "b", "h", "l", "dim", "steps_per_update", "gpus_per_node")
@@ -182,4 +183,4 @@ def expand(content: dict[str, Any]) -> dict[str, Any]:
     }
     for section, keys in OVERRIDES.items():
         full[section].update({key: content[key] for key in keys if key in content})
-    return full
+    return recorded_in_full(full)

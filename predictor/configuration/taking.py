@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from predictor.base.errors import ConfigError
 from predictor.configuration.merging import clashing, merged
 from predictor.configuration.presets import preset
+from predictor.configuration.software import recorded_in_full, said_in_full
 
 # Keys that a file of another tool may leave open and whose default would be a guess.
 GUESSES = (
@@ -31,6 +32,11 @@ def with_preset(content: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"model.preset is {name!r}; expected the name of a preset, as list-presets shows them")
     own = {key: value for key, value in model.items() if key != "preset"} if isinstance(model, dict) else {}
     return {**content, "model": merged(preset(name), own)}
+
+
+def of_record(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a step that was measured, its preset expanded, with every switch that it left off."""
+    return recorded_in_full(with_preset(content))
 
 
 class Beside(NamedTuple):
@@ -116,4 +122,6 @@ def with_files(
         whole = file.with_derived(whole)
     notes = clashes + [note for file in read for note in file.notes]
     unsaid = {key: sentence for file in read for key, sentence in file.still_unsaid(whole).items()}
+    if any(not file.describes_model_alone for file in read):
+        whole = said_in_full(whole)
     return whole, tuple(dict.fromkeys(notes)), unsaid

@@ -23,6 +23,7 @@ from predictor.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
 from predictor.workloads.fused import compiled_model
 from predictor.workloads.layout import RANK_ORDER, Layout
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.software import Framework
 from predictor.workloads.switches import Attention, Mixer
 from predictor.workloads.transformer import Transformer
 from predictor.workloads.transforms.lora import Lora
@@ -371,7 +372,8 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         graph_modules=training.cuda_graphs if isinstance(training.cuda_graphs, tuple) else (),
         fused_experts=training.fused_experts,
         optimizer_state_bytes=training.optimizer_state_bytes,
-        framework=training.framework,
+        # A program of one's own is like no published run, as a run of no framework.
+        framework=None if training.framework is Framework.PYTORCH else training.framework,
         offload_optimizer=training.offload_optimizer,
         overlap_optimizer_offload=training.overlap_optimizer_offload,
         offload_activation_layers=training.offload_activation_layers,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from predictor.base.errors import ConfigError
 from predictor.configuration import short_config
 from predictor.configuration.finding import short_form_system
-from predictor.configuration.loading import Loaded, Taken, of_trainer, on_nodes_of, prepare, read_config
+from predictor.configuration.loading import Loaded, of_trainer, on_nodes_of, prepare, read_config
 from predictor.configuration.taking import Beside, completed
 
 
@@ -22,16 +22,12 @@ class Configuration(NamedTuple):
         content: in either form.
         base: folder that paths in it are relative to.
         notes: on where its keys come from.
-        own: content as it was written, without changes, its preset and its files; None: that is ``content``.
-        says_all: of a model by name or another tool's file, whose software decides what nobody says.
     """
 
     name: str
     content: dict[str, Any]
     base: Path
     notes: tuple[str, ...] = ()
-    own: dict[str, Any] | None = None
-    says_all: bool = False
 
 
 Config = str | PathLike[str] | Mapping[str, Any] | Configuration
@@ -114,8 +110,7 @@ def with_changes(configuration: Configuration, texts: Sequence[str]) -> Configur
 
     settings = [parse_setting(text, CHANGES) for text in texts]
     full = completed_form(configuration, keys_of(settings))
-    own = configuration.content if configuration.own is None else configuration.own
-    return full._replace(content=with_settings(full.content, settings), own=own)
+    return full._replace(content=with_settings(full.content, settings))
 
 
 def prepare_on(configuration: Configuration, system: str | None, changes: Sequence[str]) -> Loaded:
@@ -139,18 +134,10 @@ def prepare_on(configuration: Configuration, system: str | None, changes: Sequen
         hardware = [text for text in changes if is_of_hardware(text)]
         configuration = with_changes(configuration, [text for text in changes if text not in hardware])
 
-    own, base = configuration.own or configuration.content, configuration.base
+    base = configuration.base
     content = configuration.content if system is None else on_nodes_of(configuration.content, system, base)
-
-    def taken() -> Taken | None:
-        if configuration.says_all:
-            return None
-        from predictor.interface.taken import taken_silently  # only when needed, for a fast start
-
-        return taken_silently(content, own, base, lambda other: prepared(other, base, hardware))
-
     loaded = prepared(content, base, hardware)
-    return loaded._replace(notes=(*configuration.notes, *loaded.notes), taken=taken)
+    return loaded._replace(notes=(*configuration.notes, *loaded.notes))
 
 
 def prepared(content: dict[str, Any], base: Path, hardware: Sequence[str]) -> Loaded:

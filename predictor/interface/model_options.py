@@ -11,12 +11,12 @@ from predictor.base.bundled import systems
 from predictor.base.errors import NoLayoutError, raise_together
 from predictor.configuration.finding import find_folder, published
 from predictor.configuration.merging import merged
-from predictor.configuration.of_model import content_of_model, is_own
+from predictor.configuration.of_model import content_of_model
 from predictor.configuration.own_system import is_system_file
 from predictor.configuration.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
 from predictor.configuration.taking import Beside
 from predictor.costs.hardware_change import CHANGES, is_of_hardware
-from predictor.interface.inputs import Configuration, read
+from predictor.interface.inputs import Configuration
 from predictor.search import answer
 from predictor.search.frameworks import RULES, FrameworkRules, rules_behind
 from predictor.search.question import DECIDED, SearchQuestion, search_problem
@@ -43,43 +43,33 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
         ConfigError: the system, the GPUs or the batch is not said, or nothing fits.
     """
     settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
-    rules = _rules(settings)
     layout = [setting for setting in settings if _decides_layout(setting)]
     gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
     beside = Beside(keys_of(settings), gpus if isinstance(gpus, int) and not layout else None)
-    content, base, notes = _content(model, system, rules, beside)
+    content, base, notes = _content(model, system, beside)
     _require_said(content, settings, layout, gpus)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
-        own = read(model).content if is_own(model) else None
-        return Configuration(fspath(model), with_settings(content, settings), base, notes, own, says_all=own is None)
+        return Configuration(fspath(model), with_settings(content, settings), base, notes)
     fixed = [setting for setting in settings if setting.path != (GPUS,)]
-    named = (with_settings(content, fixed).get("training") or {}).get("framework")
-    candidates = [rules_behind(named)] if named else [rules] if rules else list(RULES.values())
+    content = with_settings(content, fixed)
+    named = (content.get("training") or {}).get("framework")
+    candidates = [rules_behind(named)] if named else list(RULES.values())
     missing: NoLayoutError | None = None
     for rules in candidates:
-        content, _, notes = _content(model, system, rules, beside)
         try:
-            return _fastest(model, with_settings(content, fixed), gpus, rules, notes)
+            return _fastest(model, content, gpus, rules, notes)
         except NoLayoutError as error:
             missing = missing or error
     assert missing is not None
     raise missing
 
 
-def _content(
-    model: str, system: str | None, rules: FrameworkRules | None, beside: Beside
-) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
-    """Return the configuration of a model on a system, as a framework trains it, its folder and notes."""
-    content, base, notes = content_of_model(model, None if rules is None else rules.trained_as, beside)
+def _content(model: str, system: str | None, beside: Beside) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+    """Return the configuration of a model on a system, its folder and notes."""
+    content, base, notes = content_of_model(model, beside)
     if system is not None:
         content = merged(content, {"system": system, "gpu": None})
     return _system_from_anywhere(content, base), base, notes
-
-
-def _rules(settings: Sequence[Setting]) -> FrameworkRules | None:
-    """Return the rules of the framework that a setting names; none where none is named or its rules are not known."""
-    named = next((setting.value for setting in settings if setting.path == ("training", "framework")), None)
-    return rules_behind(named) if isinstance(named, str) else None
 
 
 def _system_from_anywhere(content: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -125,4 +115,4 @@ def _fastest(
         "framework, --tp, --pp and others choose a layout."
     )
     told = tuple(dict.fromkeys((*notes, *problem.notes, said)))
-    return Configuration(fspath(model), found, Path.cwd(), told, says_all=True)
+    return Configuration(fspath(model), found, Path.cwd(), told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,10 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
 from predictor.configuration.hugectr.telling import is_hugectr
-from predictor.configuration.of_model import is_own
 from predictor.configuration.readers import HUGECTR, detect
 from predictor.costs.cost import Cost
-from predictor.costs.hardware_change import is_of_hardware
 from predictor.interface.gpu_counts import MOST_GPUS, Hunt, fewest
-from predictor.interface.inputs import Config, Hardware, change_texts, plain, prepared, read
+from predictor.interface.inputs import Config, Hardware, change_texts, plain
 from predictor.interface.prediction import USUAL_WIDTH
 from predictor.interface.search_checks import (
     LARGEST_LIMIT,
@@ -27,12 +25,10 @@ from predictor.interface.search_checks import (
     positive,
 )
 from predictor.interface.system import LoadedSystem, system_name
-from predictor.interface.taken import taken_silently
 from predictor.report import gpu_counts, ranking
 from predictor.report.budget import HOURS_PER_DAY
 from predictor.report.gpu_counts import Tried
 from predictor.report.search_bill import Limits, Training, training_of, within
-from predictor.report.text import taken_sentence
 from predictor.search import answer
 from predictor.search.frameworks import RULES
 from predictor.search.question import SearchQuestion, search_problem
@@ -326,18 +322,6 @@ def search(
     return _answered(question, _Asked(gpus, kept, goals, max_gpus, whole("--top", top, largest=MOST_SHOWN), pareto))
 
 
-def _with_taken(question: SearchQuestion, details: answer.SearchAnswer) -> answer.SearchAnswer:
-    """Return a search with a note on the defaults that the model's configuration takes silently, if there are any."""
-    model = question.model
-    if question.framework is not None or (isinstance(model, str) and not is_own(model)):
-        return details
-    own = read(model)
-    hardware = [text for text in question.changes if is_of_hardware(text)]
-    fastest = answer.configuration(details, details.winners[0])
-    taken = taken_silently(fastest, own.content, own.base, lambda content: prepared(content, own.base, hardware))
-    return details if taken is None else replace(details, notes=(taken_sentence(taken), *details.notes))
-
-
 @dataclass(frozen=True, slots=True)
 class _Asked:
     """What a search is asked beside its question."""
@@ -367,7 +351,7 @@ def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
         problem = search_problem(question)
         check_limits(problem.budget, asked.kept, question)
         details = answer.search(problem, asked.top, asked.pareto)
-    details = _with_taken(question, within(details, asked.kept))
+    details = within(details, asked.kept)
     layouts, front, unsure = (
         tuple(_ranked(details, winner) for winner in winners)
         for winners in (details.winners, details.pareto, details.unsure)

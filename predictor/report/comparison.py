@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.configuration.loading import Loaded
 from predictor.report import json_document
-from predictor.report.text import LABELS, duration, milliseconds, taken_keys, wrapped
+from predictor.report.text import LABELS, duration, milliseconds, wrapped
 from predictor.step.breakdown import StageParts, answers, stage_parts
 from predictor.step.fit import Fit, fit_on
 from predictor.step.memory import GIB, step_memory
@@ -42,9 +42,7 @@ def _notes(compared: list[Compared]) -> list[str]:
     said: dict[str, list[str]] = {}
     for row in compared:
         answered = answers(row.prediction, row.loaded.system)
-        taken = row.loaded.taken()
-        told = [] if taken is None else [taken_keys(taken)]
-        for note in [*told, *json_document.notes(row.prediction, row.loaded, answered)]:
+        for note in json_document.notes(row.prediction, row.loaded, answered):
             said.setdefault(note, []).append(row.name)
     shared = len(compared)
     return [

@@ -213,12 +213,9 @@ def step_entry(step: Cost) -> dict[str, Any]:
 
 
 def _taken(loaded: Loaded) -> dict[str, Any] | None:
-    """Return the defaults that a configuration took without saying them; None where there are none."""
-    taken = loaded.taken()
-    if taken is None:
-        return None
-    keys = {name: {"taken": value, "usual": usual} for name, (value, usual) in taken.keys.items()}
-    return {"keys": keys, "usual_is": taken.as_trained, "usual_time_us": taken.us}
+    """Return the defaults of its framework that a configuration took; None where it says all."""
+    taken = loaded.taken
+    return None if taken is None else {"framework": str(taken.framework), "named": taken.is_named, "keys": taken.keys}
 
 
 def _speed(prediction: Prediction) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from textwrap import TextWrapper
 
 from predictor.base.words import counted
 from predictor.configuration.finding import others_with
-from predictor.configuration.loading import Loaded, Taken
+from predictor.configuration.loading import Loaded
 from predictor.configuration.sections import NO_BUDGET
 from predictor.costs.cost import Source
 from predictor.costs.published import CARD, PublishedSystem
@@ -203,24 +203,6 @@ def corrected(prediction: Prediction, loaded: Loaded) -> str | None:
     return f"{note} At their ratio, {ratio:.2f}, the step takes {duration(us)}{whole}."
 
 
-def taken_keys(taken: Taken) -> str:
-    """Return the defaults that a configuration took without saying them, by section."""
-    sections: dict[str, list[str]] = {}
-    for name, (value, _) in taken.keys.items():
-        section, key = name.split(".")
-        sections.setdefault(section, []).append(f"{key} {'unset' if value is None else str(value).lower()}")
-    listed = "; ".join(f"{section}: {', '.join(keys)}" for section, keys in sections.items())
-    return f"Taken, since the configuration does not say: {listed}."
-
-
-def taken_sentence(taken: Taken) -> str:
-    """Return the defaults that a configuration took without saying them, and the step with the usual ones."""
-    if taken.us is None:
-        return taken_keys(taken)
-    usual = f"As {taken.as_trained}, which --model takes, the step takes {duration(taken.us)}."
-    return f"{taken_keys(taken)} {usual}"
-
-
 def above_published(prediction: Prediction, system: PublishedSystem) -> str | None:
     """Return that the MFU is above every published run's, and the other systems of the GPU; None where it is not."""
     note = mfu_note(prediction)
@@ -232,9 +214,7 @@ def above_published(prediction: Prediction, system: PublishedSystem) -> str | No
 
 def headline(prediction: Prediction, loaded: Loaded) -> list[str]:
     """Return the sentences that stand directly below the time of a step: what speaks against it."""
-    taken = loaded.taken()
-    above = above_published(prediction, loaded.system)
-    said = [corrected(prediction, loaded), above, None if taken is None else taken_sentence(taken)]
+    said = [corrected(prediction, loaded), above_published(prediction, loaded.system)]
     return [sentence for sentence in said if sentence is not None]
 
 

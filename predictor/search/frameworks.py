@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
-from predictor.configuration.of_model import AS_MEGATRON, TrainedAs
-from predictor.workloads.frameworks import (
-    DEEPSPEED,
-    MEGATRON_LM_BF16,
-    TORCHTITAN_DDP,
-    TORCHTITAN_FSDP2,
-)
+from predictor.workloads.frameworks import DEEPSPEED, TORCHTITAN_DDP, TORCHTITAN_FSDP2
 from predictor.workloads.partition import uniform
 from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.software import Framework
@@ -44,7 +38,6 @@ class FrameworkRules:
         name: as ``--framework`` spells it.
         label: as its users write it.
         software: as ``training.framework`` spells it.
-        trained_as: how it trains a model that comes without switches.
         schedules: pipeline schedules.
         zero_alone, zero_with_stages: ZeRO stages without and with a pipeline.
         zero_with_tensors: those beside tensor parallelism; None: as without.
@@ -65,7 +58,6 @@ class FrameworkRules:
     name: str
     label: str
     software: Framework
-    trained_as: TrainedAs
     source: str
     schedules: tuple[str, ...]
     zero_alone: tuple[int, ...]
@@ -212,11 +204,6 @@ MEGATRON = FrameworkRules(
     name="megatron",
     label="Megatron-LM",
     software=Framework.MEGATRON_LM,
-    # 1F1B's messages block (overlap_p2p_comm is for interleaved stages only). NVIDIA's recipes fuse the loss, of whose
-    # two implementations releases from core 0.18.2 on accept their own (--cross-entropy-fusion-impl native).
-    trained_as=AS_MEGATRON._replace(
-        defaults=replace(MEGATRON_LM_BF16, blocking_transfers=None), more={"model": {"loss": "fused_native"}}
-    ),
     source=(
         "Megatron-LM megatron/training/arguments.py, validate_args: layers, with --account-for-embedding- and "
         "--account-for-loss-in-pipeline-split, divide over stages and virtual stages; --overlap-param-gather needs the "
@@ -241,9 +228,6 @@ TORCHTITAN = FrameworkRules(
     name="torchtitan",
     label="torchtitan",
     software=Framework.TORCHTITAN,
-    trained_as=TrainedAs(
-        "torchtitan trains in bf16, compiled", TORCHTITAN_FSDP2, {"training": {"compiled": True, "precision": "bf16"}}
-    ),
     source=(
         "torchtitan torchtitan/models/llama3/infra/parallelize.py: FSDP2 shards weights, kept over a pipeline's "
         "micro-batches; DDP knows no other parallelism; tensor-parallel norms are sequence-parallel, and the loss is "
@@ -266,11 +250,6 @@ DEEPSPEED_ENGINE = FrameworkRules(
     name="deepspeed",
     label="DeepSpeed",
     software=Framework.DEEPSPEED,
-    trained_as=TrainedAs(
-        "DeepSpeed trains in bf16 with overlap_comm",
-        DEEPSPEED,
-        {"training": {"precision": "bf16"}, "parallelism": {"overlap_gradient_reduction": True}},
-    ),
     source=(
         "DeepSpeed deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism. "
         "deepspeed/runtime/pipe/schedule.py, TrainSchedule: 1F1B, one chunk per stage. "

@@ -10,7 +10,7 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
 from predictor.configuration.finding import published
-from predictor.configuration.loading import Loaded, prepare
+from predictor.configuration.loading import Loaded, in_full, prepare
 from predictor.configuration.merging import merged
 from predictor.configuration.of_model import content_of_model
 from predictor.configuration.sections import NO_BUDGET, BudgetSection
@@ -131,6 +131,12 @@ def _undecided(content: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+def _of_any_zero_stage(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose framework decides what its ZeRO stage would rule out; candidates have others."""
+    layout = content.get("parallelism") or {}
+    return {**content, "parallelism": {key: value for key, value in layout.items() if key != "zero_stage"}}
+
+
 def _left_out(content: dict[str, Any]) -> tuple[str, ...]:
     """Return a note on the keys that a search leaves out without deciding them; none where there are none."""
     given = [f"{name}.{key}" for name, keys in ABSENT.items() for key in keys if key in (content.get(name) or {})]
@@ -231,13 +237,14 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
     rules = rules_of(question.framework)
     settings = _settings(question)
-    content, base, notes = content_of_model(
-        question.model, None if rules is None else rules.trained_as, Beside(keys_of(settings) | DECIDED_KEYS)
-    )
+    content, base, notes = content_of_model(question.model, Beside(keys_of(settings) | DECIDED_KEYS))
     content = with_settings(merged(content, _overrides(question)), settings)
     batch = _batch(question, content)
     if not content.get("system"):
         raise ConfigError(f"--system is missing; published: {published()}")
+    content, taken = in_full(_of_any_zero_stage(content), base)
+    line = None if taken is None else taken.note()
+    notes = notes if line is None else (*notes, line)
     loaded, changed_notes = _on_hardware(_undecided(content), base, question)
     memory = _memory(question, loaded.system)
     space = Space(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
+from predictor.configuration.taking import of_record
 from predictor.step.prediction import predict
 from predictor.step.stages import time_block, time_tasks
 from predictor.verification.measured import Compared, MeasuredStep
@@ -21,7 +22,7 @@ def compare(step: MeasuredStep) -> Compared:
     Raises:
         ConfigError: its configuration cannot be predicted, or runs on another number of GPUs than the step did.
     """
-    loaded = prepare(step.config, Path.cwd())
+    loaded = prepare(of_record(step.config), Path.cwd())
     num_gpus = loaded.run.layout.num_gpus
     if num_gpus != step.num_gpus:
         raise ConfigError(f"{step.label} ran on {step.num_gpus} GPUs; its configuration has {num_gpus}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.base.read_yaml import read_mapping
+from predictor.configuration.taking import of_record
 from predictor.verification.measured import MeasuredStep
 
 DATA = Path(__file__).with_suffix(".yaml")
@@ -33,7 +34,7 @@ def _step(shared: dict[str, Any], table: dict[str, Any], step: dict[str, Any]) -
         }
     num_gpus = step["num_gpus"]
     seconds = step.get("seconds") or iteration_seconds(config, num_gpus, step["tflop_per_s_per_gpu"])
-    return MeasuredStep(table["name"], step["name"], seconds, num_gpus, config)
+    return MeasuredStep(table["name"], step["name"], seconds, num_gpus, of_record(config))
 
 
 def published_runs() -> list[MeasuredStep]:

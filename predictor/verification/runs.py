@@ -16,6 +16,7 @@ from predictor.verification.drift import drift, is_disturbed, largest, read_refe
 from predictor.verification.measured import ComparedStep, MeasuredStep
 from predictor.verification.operators import compared_operators, counted_errors, predicted_time
 from predictor.verification.parts import compared_parts
+from predictor.verification.transformers import recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,4 +142,4 @@ def recorded_configuration(name: str, launches: Sequence[MeasuredRun], system: s
     content = launches[0].provenance.configuration
     if kind_of(content) is None:
         raise ConfigError(f"{name}: its records hold no configuration that can be predicted; name its file as CONFIG")
-    return configured(name, content, Path.cwd(), system)
+    return configured(name, recorded(content), Path.cwd(), system)

@@ -10,15 +10,16 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.configuration import short_config
 from predictor.configuration.finding import find_folder, published
-from predictor.configuration.loading import Loaded, of_trainer, prepare
+from predictor.configuration.loading import Loaded, in_full, of_trainer, prepare
 from predictor.configuration.sections import RunConfig, validate
-from predictor.configuration.taking import completed
+from predictor.configuration.taking import completed, of_record
 from predictor.configuration.telling import EXPERIMENT, is_of_trainer
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime
 from predictor.step.prediction import predict
 from predictor.verification.workloads import Kind, Opened, Program
 from predictor.workloads.run import TrainingRun
+from predictor.workloads.software import Framework
 
 # Of a machine or of a bill; a run is the same on any system.
 NOT_OF_THE_RUN = {"system", "gpu", "budget"}
@@ -91,12 +92,18 @@ def on_system(content: dict[str, Any], system: str | None) -> dict[str, Any]:
     return {**full, "system": folder, "gpu": None}
 
 
+def recorded(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration that a record holds; in its full form every switch that it does not say was off."""
+    is_full = {"model", "training"} <= content.keys() and "from" not in content
+    return of_record(dict(content)) if is_full and not is_of_trainer(content) else dict(content)
+
+
 def _full_form(content: dict[str, Any], base: Path) -> RunConfig:
     content, _ = of_trainer(content, base)
     if short_config.is_short(content):
         return validate(short_config.expand(content), is_short=True)
     whole, _ = completed(content, base)
-    return validate(whole)
+    return validate(in_full(whole, base)[0])
 
 
 def opened(content: dict[str, Any], base: Path, system: str | None) -> Opened:
@@ -115,6 +122,8 @@ def opened(content: dict[str, Any], base: Path, system: str | None) -> Opened:
         raise ConfigError(f"system is missing; --system NAME says which published system predicts: {published()}")
     config = _full_form(content, base)
     full = config.model_dump(mode="json", exclude=NOT_OF_THE_RUN, exclude_none=True)
+    if config.training.framework is Framework.PYTORCH:
+        del full["training"]["framework"]  # all that it means is said; records from before the name keep their hash
     return Opened(full, TransformerWorkload(prepare(content, base)))
 
 

@@ -1,7 +1,7 @@
-"""Defaults of training frameworks, as values with their sources.
+"""Defaults of training frameworks, as values with their sources: what a run takes where its configuration says nothing.
 
 Names are those of a configuration's keys. A field of None is not the framework's to decide: the configuration's own
-default holds there.
+default holds there. ``defaults_of`` says which value a framework has.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ from enum import StrEnum
 from typing import Any
 
 from predictor.workloads.run import Recompute
+from predictor.workloads.software import Framework
 
 SECTIONS = {
-    "model": ("fused_side_kernels", "fused_rope", "normalization"),
+    "model": ("fused_side_kernels", "fused_rope", "normalization", "loss"),
     "parallelism": (
         "layers_per_stage",
         "zero_stage",
         "overlap_gradient_reduction",
         "overlap_parameter_gather",
         "overlap_tensor_parallel",
+        "overlap_linear_traffic",
         "blocking_transfers",
         "gradient_reduction",
         "gradient_bucket_elements",
         "fp32_gradients",
+        "fp32_parameters",
+        "reshard_after_forward",
     ),
-    "training": ("precision", "recompute", "synchronize_each_layer", "fused_gradient_accumulation"),
+    "training": ("precision", "recompute", "synchronize_each_layer", "fused_gradient_accumulation", "compiled"),
 }
 
 
@@ -50,15 +54,20 @@ class FrameworkDefaults:
     overlap_gradient_reduction: bool | None = None
     overlap_parameter_gather: bool | None = None
     overlap_tensor_parallel: bool | None = None
+    overlap_linear_traffic: bool | None = None
     blocking_transfers: bool | None = None
     gradient_reduction: str | None = None
     gradient_bucket_elements: int | None = None
     bucket_elements_per_replica: int = 0
     fp32_gradients: bool | None = None
+    fp32_parameters: bool | None = None
+    reshard_after_forward: bool | None = None
     precision: str | None = None
     recompute: Recompute | None = None
     synchronize_each_layer: bool | None = None
     fused_gradient_accumulation: bool | None = None
+    compiled: bool | None = None
+    loss: str | None = None
 
     def section(self, name: str, normalization: str | None = None) -> dict[str, Any]:
         """Return what the framework decides of a configuration's section (model, parallelism or training).
@@ -118,7 +127,9 @@ MEGATRON_LM = FrameworkDefaults(
     bucket_elements_per_replica=1_000_000,
 )
 # How it trains in bf16 today, its distributed optimizer included: traffic beside computing wherever it can be, side
-# kernels fused, gradients in fp32 and scattered.
+# kernels fused, gradients in fp32 and scattered. 1F1B's messages block (overlap_p2p_comm is for interleaved stages
+# only). NVIDIA's recipes fuse the loss, of whose two implementations releases from core 0.18.2 on accept their own
+# (--cross-entropy-fusion-impl native).
 MEGATRON_LM_BF16 = replace(
     MEGATRON_LM,
     name="Megatron-LM in bf16",
@@ -128,11 +139,11 @@ MEGATRON_LM_BF16 = replace(
     overlap_gradient_reduction=True,
     overlap_parameter_gather=True,
     overlap_tensor_parallel=True,
-    blocking_transfers=False,
     gradient_reduction="reduce_scatter",
     fp32_gradients=True,
     precision="bf16",
     fused_gradient_accumulation=True,
+    loss="fused_native",
 )
 FSDP2 = FrameworkDefaults(
     name="PyTorch FSDP2",
@@ -163,6 +174,19 @@ PYTORCH_DDP = replace(
     source="torch/nn/parallel/distributed.py: bucket_cap_mb=25; torch.autocast leaves gradients in float32",
     gradient_bucket_elements=25 * 2**20 // 4,
 )
+# torchtitan compiles, and its FSDP2 shards the optimizer's own fp32 weights.
+TORCHTITAN = replace(
+    TORCHTITAN_FSDP2, name="torchtitan", fp32_parameters=True, precision="bf16", compiled=True, loss="torch"
+)
+TORCHTITAN_REPLICATED = replace(
+    TORCHTITAN_DDP, name="torchtitan, replicated", precision="bf16", compiled=True, loss="torch"
+)
+# Its users set overlap_comm (docs/_pages/config-json.md); stage 3 gathers weights layer by layer.
+DEEPSPEED_BF16 = replace(DEEPSPEED, name="DeepSpeed in bf16", overlap_gradient_reduction=True, precision="bf16")
+DEEPSPEED_BF16_ZERO_3 = replace(DEEPSPEED_ZERO_3, name="DeepSpeed ZeRO-3 in bf16", precision="bf16")
+PYTORCH = FrameworkDefaults(
+    name="PyTorch", source="none: a program of one's own does what its configuration says, and nothing else"
+)
 FRAMEWORKS = (
     GPT_NEOX,
     DEEPSPEED,
@@ -173,4 +197,31 @@ FRAMEWORKS = (
     TORCHTITAN_FSDP2,
     TORCHTITAN_DDP,
     PYTORCH_DDP,
+    TORCHTITAN,
+    TORCHTITAN_REPLICATED,
+    DEEPSPEED_BF16,
+    DEEPSPEED_BF16_ZERO_3,
+    PYTORCH,
 )
+BY_FRAMEWORK = {
+    Framework.MEGATRON_LM: MEGATRON_LM_BF16,
+    Framework.MEGATRON_BRIDGE: MEGATRON_LM_BF16,
+    Framework.NEMO: MEGATRON_LM_BF16,
+    Framework.TORCHTITAN: TORCHTITAN,
+    Framework.DEEPSPEED: DEEPSPEED_BF16,
+}
+# Of a ZeRO stage that the framework runs with another wrapper or other buckets.
+AT_ZERO_STAGE = {
+    (Framework.TORCHTITAN, 0): TORCHTITAN_REPLICATED,
+    (Framework.DEEPSPEED, 3): DEEPSPEED_BF16_ZERO_3,
+}
+
+
+def defaults_of(framework: Framework, zero_stage: object = None) -> FrameworkDefaults:
+    """Return what a framework does by default; of one whose defaults are not known what PyTorch does.
+
+    >>> defaults_of(Framework.NEMO).name
+    'Megatron-LM in bf16'
+    """
+    other = AT_ZERO_STAGE.get((framework, zero_stage)) if isinstance(zero_stage, int) else None
+    return BY_FRAMEWORK.get(framework, PYTORCH) if other is None else other

@@ -152,15 +152,16 @@ def kept_rows(run: TrainingRun, kind: LayerKind) -> list[Row]:
     return rows
 
 
-def layer_rows(run: TrainingRun, kind: LayerKind, rows: list[Row]) -> list[Row]:
+def layer_rows(run: TrainingRun, kind: LayerKind, rows: list[Row] | None = None) -> list[Row]:
     """Return the rows of one layer of a kind with all its traffic, recomputed as the run says.
 
     Args:
         run: the run.
         kind: of the layer.
-        rows: of ``kept_rows``.
+        rows: of ``kept_rows``, where they are at hand.
     """
     call = run.layer_call(kind)
+    rows = kept_rows(run, kind) if rows is None else rows
     if kind.has_experts:
         rows = _with_exchange(run, call, rows)
     if run.compiled:

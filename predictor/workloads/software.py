@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Framework(StrEnum):
-    """Software whose steps were published, or whose configurations are read."""
+    """Software whose steps were published, or whose configurations are read; ``pytorch``: a program of one's own."""
 
     DEEPSPEED = "deepspeed"
     FMS_FSDP = "fms-fsdp"
@@ -17,6 +17,7 @@ class Framework(StrEnum):
     MEGATRON_DEEPSPEED = "megatron-deepspeed"
     MEGATRON_LM = "megatron-lm"
     NEMO = "nemo"
+    PYTORCH = "pytorch"
     TORCHTITAN = "torchtitan"
 
 

@@ -15,7 +15,6 @@ from predictor.configuration.of_model import content_of_model
 from predictor.configuration.presets import preset
 from predictor.configuration.writers import written
 from predictor.search.answer import configuration_of
-from predictor.search.frameworks import MEGATRON
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import plans
 
@@ -29,7 +28,7 @@ def megatron_runs(draw: st.DrawFn) -> dict[str, Any]:
     """Return a configuration that Megatron-LM runs, one replica's layout drawn at random."""
     name = draw(st.sampled_from(EXPERTS[:-1] + DENSE))
     has_experts = "moe" in preset(name)
-    content, _, _ = content_of_model(name, MEGATRON.trained_as)
+    content, _, _ = content_of_model(name)
     tensor = draw(st.sampled_from([1, 2, 4]))
     replicas = draw(st.sampled_from([8, 16]))
     parallelism: dict[str, Any] = {
@@ -90,7 +89,7 @@ def test_a_search_finds_nothing_that_its_framework_has_no_arguments_for(name: st
     ],
 )
 def test_what_megatron_refuses_is_not_written(changes: dict[str, Any], message: str) -> None:
-    content, _, _ = content_of_model("deepseek-v3", MEGATRON.trained_as)
+    content, _, _ = content_of_model("deepseek-v3")
     training = {"micro_batch_size": 1, "num_micro_batches": 1, "framework": "megatron-lm", **changes}
     layout = {"overlap_tensor_parallel": False, "gradient_reduction": "reduce_scatter"}
     with pytest.raises(ConfigError, match=message):

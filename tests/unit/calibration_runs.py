@@ -19,7 +19,7 @@ GPT: dict[str, Any] = {
     "system": BASE,
     "model": {"num_layers": 8, "hidden_size": 2048, "num_attention_heads": 16, "sequence_length": 2048},
     "parallelism": {"tensor_parallel_size": 1, "data_parallel_size": 8},
-    "training": {"micro_batch_size": 2, "num_micro_batches": 4},
+    "training": {"framework": "pytorch", "precision": "fp16", "micro_batch_size": 2, "num_micro_batches": 4},
 }
 # Long sequences, tensor parallelism, small micro-batches: each run has another share of every component.
 RUNS: dict[str, dict[str, dict[str, Any]]] = {

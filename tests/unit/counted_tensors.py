@@ -25,7 +25,7 @@ def counted(model: dict[str, Any]) -> int:
 def _norm(model: dict[str, Any], width: int | None = None) -> int:
     if not model.get("norm_weights", True):
         return 0
-    has_bias = model.get("norm_biases", model["normalization"] == "layer_norm")
+    has_bias = model.get("norm_biases", model.get("normalization") == "layer_norm")
     return (width or int(model["hidden_size"])) * (2 if has_bias else 1)
 
 

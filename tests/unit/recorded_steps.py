@@ -27,7 +27,7 @@ def content(model: dict[str, Any], precision: str = "bf16") -> dict[str, Any]:
         "system": "H200",
         "model": TINY | model,
         "parallelism": {"zero_stage": 0, "fp32_gradients": True},
-        "training": {"micro_batch_size": 2, "num_micro_batches": 2, "precision": precision},
+        "training": {"framework": "pytorch", "micro_batch_size": 2, "num_micro_batches": 2, "precision": precision},
     }
 
 

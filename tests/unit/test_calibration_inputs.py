@@ -106,7 +106,7 @@ def test_an_empty_folder_says_what_it_lacks(tmp_path: Path) -> None:
 
 def test_rows_that_cannot_be_predicted_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "runs.csv"
-    path.write_text(f"{COLUMNS}\ngood,0.8,8,2048,16,2048,2,4\nodd,0.8,8,2048,15,2048,2,4\n", encoding="utf-8")
+    path.write_text(f"{COLUMNS}\ngood,0.4,8,2048,16,2048,2,4\nodd,0.8,8,2048,15,2048,2,4\n", encoding="utf-8")
     assert main(["calibrate", str(path), "--system", BASE, "--out", str(tmp_path / "mine")]) == 1
     assert "not used: odd" in capsys.readouterr().out
     assert (tmp_path / "mine" / "system.yaml").is_file()

@@ -83,7 +83,7 @@ def test_defaults(tmp_path: Path) -> None:
     assert run.model.ffn_hidden_size == 4 * run.model.hidden_size
     assert run.layers_per_stage == (8,)
     assert run.recompute is Recompute.NONE
-    assert run.precision == "fp16"
+    assert run.precision == "bf16"
 
 
 def test_global_batch_size_gives_the_micro_batches() -> None:

@@ -85,7 +85,7 @@ def test_check_fails_where_the_corrected_time_breaks_a_limit(
     assert main(["check", path, "--max-days", repr(days * ratio * 1.001)]) == 0
     capsys.readouterr()
     assert main(["check", path, "--max-days", repr(days * 1.001), "--min-mfu", "0.001"]) == 3
-    _, sentence, _, mfu, broken, _ = capsys.readouterr().out.splitlines()
+    _, sentence, mfu, broken, _ = capsys.readouterr().out.splitlines()
     assert sentence.strip() == prediction.headline[0]
     assert mfu.strip().startswith("ok    min_mfu")
     assert broken.strip().startswith("FAIL  max_days")

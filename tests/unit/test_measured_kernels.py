@@ -20,11 +20,11 @@ from predictor.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, WEIGHT
 from predictor.costs.published import PublishedSystem, open_system
 from predictor.step.breakdown import answers
 from predictor.step.prediction import predict
+from predictor.workloads.blocks.attention import FUSED_ROPE
+from predictor.workloads.blocks.ffn import FUSED_GATE
 from predictor.workloads.measured_kernels import (
-    FUSED_GATE,
     FUSED_LOSS,
     FUSED_NORM,
-    FUSED_ROPE,
     MEASURED_KERNELS,
     input_gradient,
     on_system,

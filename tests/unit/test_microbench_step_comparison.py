@@ -85,6 +85,13 @@ def test_what_is_not_implemented_is_refused_by_name(
         written(tmp_path, "x", value)
 
 
+def test_a_step_that_names_no_framework_is_not_plain_pytorch(tmp_path: Path) -> None:
+    value = content(GPT)
+    del value["training"]["framework"]
+    with pytest.raises(MeasureError, match=r"fused_side_kernels.*so say training\.framework: pytorch"):
+        written(tmp_path, "x", value)
+
+
 def test_names_and_files_are_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(MeasureError, match="no configuration"):
         read_steps(tmp_path)

@@ -187,7 +187,7 @@ def test_a_kit_with_every_stage_a_process_ends_in_a_published_system_that_predic
     pytest.importorskip("torch", reason="torch is not installed: pip install -e .[profile]")
     paths = os.pathsep.join(map(str, (ROOT / "tests/emulated_gpu", made / "code", made / "code/profiling")))
     environment = dict(os.environ, PYTHONPATH=paths, FAILING_PEAK="fp16")
-    words = [sys.executable, str(made / script), "--minutes", "3", "--out", str(tmp_path / "out")]
+    words = [sys.executable, str(made / "measure.py"), "--minutes", "3", "--out", str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     print(done.stderr)
     assert "surveying NVIDIAH10080GBHBM3, driver 580" in done.stderr

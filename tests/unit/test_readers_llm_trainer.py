@@ -120,6 +120,7 @@ def test_sizes_layout_and_batch_are_translated() -> None:
     assert [layout[f"{axis}_parallel_size"] for axis in ("tensor", "pipeline", "virtual_pipeline", "data")] == [2] * 4
     assert layout["schedule"] == "interleaved_1f1b"
     assert content["training"] == {
+        "framework": "pytorch",
         "micro_batch_size": 2,
         "num_micro_batches": 8,
         "precision": "bf16",

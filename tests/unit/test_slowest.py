@@ -29,7 +29,7 @@ def content(data_parallel_size: int, **cluster: float) -> dict[str, Any]:
         "system": "Perlmutter",
         "model": {"num_layers": 8, "hidden_size": 2048, "num_attention_heads": 16, "sequence_length": 2048},
         "parallelism": {"data_parallel_size": data_parallel_size},
-        "training": {"micro_batch_size": 1, "num_micro_batches": 4},
+        "training": {"framework": "pytorch", "precision": "fp16", "micro_batch_size": 1, "num_micro_batches": 4},
         "cluster": cluster,
     }
 

@@ -21,6 +21,7 @@ from predictor.verification.configurations import Configured, configured
 from predictor.verification.operators import compared_operators, predicted_operators
 from predictor.verification.parts import compared_parts
 from predictor.verification.runs import verified_launches
+from predictor.verification.transformers import recorded
 from tests.unit.examples import full_form, short_form
 from tests.unit.measured_runs import OPERATORS, loaded_of, write_launch
 
@@ -274,7 +275,7 @@ def test_a_configuration_is_the_same_on_any_system_and_in_any_form() -> None:
     assert configured("c", other, Path.cwd()).config_hash != configured("c", here, Path.cwd()).config_hash
     short = configured("c", short_form(gpus_per_node=1), Path.cwd(), "Vista")
     assert short.workload.system.name == "Vista"
-    again = configured("c", {**short.content, "system": "Vista"}, Path.cwd())
+    again = configured("c", recorded({**short.content, "system": "Vista"}), Path.cwd())
     assert again.content == short.content
     assert again.workload.predict().step == short.workload.predict().step
     without = {key: value for key, value in here.items() if key != "system"}

@@ -166,8 +166,7 @@ def _model(config: Config) -> dict[str, Any]:
     has_experts = placed.pop("has_experts", "experts" in placed.get("ffn_types", ()))
     dense_layers = placed.pop("num_dense_layers", 0)
     kinds = set(placed.get("layer_types", ["full_attention"]))
-    norm = {"normalization": "rms_norm"}
-    model = {**_sizes(config), **norm, **config.family.fixed, **switches(config), **placed}
+    model = {**_sizes(config), **config.family.fixed, **switches(config), **placed}
     model |= mixers(config, kinds)
     if config.family.special is not None:
         model |= SPECIAL[config.family.special](config)

@@ -213,6 +213,7 @@ def _training(training: Fields, model: Fields, notes: list[str]) -> dict[str, An
         notes.append("training.optimizer sgd: predicted with the step and the states of AdamW")
     is_recomputed = model.switch("gradient_checkpointing", MODEL["gradient_checkpointing"])
     return {
+        "framework": "pytorch",
         "micro_batch_size": training.whole("batch_size", TRAINING["batch_size"]),
         "num_micro_batches": training.whole("gradient_accumulation_steps", TRAINING["gradient_accumulation_steps"]),
         "precision": PRECISIONS[amp_dtype] if is_mixed else "fp32",

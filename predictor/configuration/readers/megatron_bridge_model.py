@@ -49,7 +49,7 @@ def preset_section(options: Options, name: str | None, notes: list[str]) -> dict
     found = kernels(options, notes)
     norm = found.pop("normalization")
     found.pop("fused_rope", None)
-    if shape.get("normalization") == "rms_norm":
+    if shape.get("normalization", "rms_norm") == "rms_norm":
         found["normalization"] = norm if norm != "layer_norm" else "fused_rms_norm"
     if shape.get("rotary_fraction") and not options.switch("no-rope-fusion"):
         found["fused_rope"] = True

@@ -25,6 +25,11 @@ class Read:
     unsaid: dict[str, str] = field(default_factory=dict)
     derived: dict[str, Callable[[dict[str, Any]], Any]] = field(default_factory=dict)
 
+    @property
+    def describes_model_alone(self) -> bool:
+        """Return whether the file says nothing on how its model is trained."""
+        return self.content.keys() <= {"model"}
+
     def still_unsaid(self, content: dict[str, Any]) -> dict[str, str]:
         """Return a sentence by every required key that neither the file nor the configuration has.
 

@@ -9,10 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from predictor.base.errors import ConfigError
-from predictor.configuration.loading import prepare
+from predictor.configuration.loading import in_full, prepare
 from predictor.configuration.merging import merged
 from predictor.configuration.readers import read_any
 from predictor.configuration.sections import RunConfig, validate
+from predictor.configuration.software import said_in_full
+from predictor.configuration.taking import with_files
 from predictor.configuration.writers import deepspeed, megatron, torchtitan
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import LayerKind
@@ -56,6 +58,7 @@ def written(content: dict[str, Any], framework: str, base: Path) -> str:
     Raises:
         ConfigError: the framework has no arguments for it; the message names the keys that would be lost.
     """
+    content, _ = in_full(with_files(content, base)[0], base)
     writer, run = WRITERS[framework], prepare(content, base).run
     text = writer.write(validate(content), run.layout.num_gpus, run.layout.gpus_per_node)
     again = _read_back(text, writer, content, run.layout.num_gpus, base)
@@ -81,7 +84,7 @@ def _read_back(text: str, writer: Writer, content: dict[str, Any], num_gpus: int
         value = content.get(section, {}) if not name else content.get(section, {}).get(name)
         if value is not None:
             kept[section] = value if not name else {**kept.get(section, {}), name: value}
-    return prepare(merged(kept, read), base).run
+    return prepare(said_in_full(merged(kept, read)), base).run
 
 
 def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from predictor.configuration.taking import of_record
 from predictor.step.memory import GIB
 from predictor.verification.measured import MeasuredStep
 from predictor.verification.published.converters import converter_of
@@ -72,7 +73,7 @@ def converted(cells: Mapping[str, str]) -> MeasuredStep:
         name=_name(row),
         seconds=seconds,
         num_gpus=num_gpus,
-        config=converter.convert(row),
+        config=of_record(converter.convert(row)),
         statistic=row.text("stat"),
         peak_gib=_peak_gib(row),
         peak_counts=converter.peak,

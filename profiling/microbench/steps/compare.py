@@ -13,6 +13,7 @@ from microbench.steps.record import Measured, StepRecord, read_records
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.configuration.finding import find_folder
 from predictor.configuration.loading import prepare
+from predictor.configuration.taking import of_record
 from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import Prediction, predict
 
@@ -129,7 +130,7 @@ def compare_step(record: StepRecord, system: Path) -> Comparison | None:
         return None
     predicted, reason = None, ""
     try:
-        loaded = prepare({**record.configuration, "system": str(system)}, system)
+        loaded = prepare({**of_record(record.configuration), "system": str(system)}, system)
         predicted = _predicted(measured, predict(loaded.run, loaded.system))
     except (ConfigError, MissingKeyError, PublishedError) as error:
         reason = str(error)

@@ -15,10 +15,12 @@ from predictor.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.configuration import short_config
 from predictor.configuration.loading import read_config
 from predictor.configuration.sections import validate
+from predictor.configuration.software import with_software
 from predictor.configuration.taking import completed
 from predictor.configuration.to_run import to_run
 from predictor.workloads.plain import beyond_plain
 from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.software import Framework
 from predictor.workloads.switches import QkNorm
 from predictor.workloads.transformer import Activation, Attention
 
@@ -95,14 +97,17 @@ def read_step(path: Path) -> StepConfig:
         if short_config.is_short(content):
             raise MeasureError(f"{path} has the short form; a step's configuration has the full form")
         content, _ = completed(content, base)
-        config = validate(content)
+        config = validate(with_software(content, Framework.MEGATRON_LM, "bf16")[0])
         run = to_run(config, config.parallelism.gpus_per_node or 1)
     except (ConfigError, MissingKeyError, yaml.YAMLError) as error:
         raise MeasureError(f"{path}: {error}") from None
     refused = unsupported(run)
     if refused:
-        raise MeasureError(f"{path}: a recorded step does not have {', '.join(refused)}")
+        way_out = "" if config.training.framework else "; it is plain PyTorch, so say training.framework: pytorch"
+        raise MeasureError(f"{path}: a recorded step does not have {', '.join(refused)}{way_out}")
     kept = {key: value for key, value in content.items() if key not in NOT_OF_THE_STEP}
+    if config.training.framework is Framework.PYTORCH:  # as every recorded step; records from before the name keep on
+        kept["training"] = {key: value for key, value in content["training"].items() if key != "framework"}
     return StepConfig(path.stem, kept, run)
 
 

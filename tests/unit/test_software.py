@@ -1,0 +1,134 @@
+"""Default software of a run: what it takes where a configuration says nothing, and what it says of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from predictor import compare, predict, search
+from predictor.__main__ import main
+from predictor.base.bundled import EXAMPLES_FOLDER
+from predictor.configuration.software import PLAIN, with_software
+from predictor.interface.model_options import of_model
+from predictor.workloads.frameworks import SECTIONS, defaults_of
+from predictor.workloads.software import Framework
+from tests.unit.examples import write
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKENS = {"micro_batch_size": 1, "global_batch_size": 256}
+SILENT: dict[str, Any] = {
+    "system": "H100",
+    "model": "llama3-8b",
+    "parallelism": {"tensor_parallel_size": 2, "data_parallel_size": 32},
+    "training": TOKENS,
+}
+OPTIONS = ["gpus=64", "tensor_parallel_size=2", "micro_batch_size=1", "global_batch_size=256"]
+LINE = "No framework is named"
+
+
+def lines(prediction: Any) -> list[str]:
+    return [note for note in prediction.notes if note.startswith(LINE)]
+
+
+def filled(training: dict[str, Any], **layout: Any) -> dict[str, dict[str, Any]]:
+    """Return what a model of eight layers takes."""
+    content = {"model": {"num_layers": 8}, "parallelism": layout, "training": training}
+    return with_software(content, Framework.MEGATRON_LM, "bf16")[0]
+
+
+def test_a_file_is_the_run_of_the_same_options_and_says_its_software_in_a_line() -> None:
+    of_file, of_options = predict(SILENT), predict(of_model("llama3-8b", OPTIONS, "H100"))
+    assert of_file.step == of_options.step
+    said = f"{LINE}: as Megatron-LM trains, in bf16, where no key says otherwise; --framework names another."
+    assert lines(of_file) == lines(of_options) == [said]
+    taken = of_file.to_dict()["taken"]
+    assert taken["framework"] == "megatron-lm"
+    assert taken["named"] is False
+    assert taken["keys"]["training.precision"] == "bf16"
+    assert taken["keys"]["model.normalization"] == "fused_rms_norm"
+
+
+def test_the_default_framework_is_the_one_of_its_name() -> None:
+    named = {**SILENT, "training": {**TOKENS, "framework": "megatron-lm"}}
+    assert predict(named).step.us == predict(SILENT).step.us
+    assert lines(predict(named)) == []
+    assert predict(named).to_dict()["taken"]["named"] is True
+
+
+def test_a_program_of_ones_own_has_nothing_that_it_does_not_say() -> None:
+    own = {**SILENT, "training": {**TOKENS, "framework": "pytorch", "precision": "fp16"}}
+    assert predict(own).to_dict()["taken"] is None
+    assert predict(own).step.us > 1.2 * predict(SILENT).step.us
+    off = {"model": {"preset": "llama3-8b"}, "parallelism": dict(SILENT["parallelism"]), "training": {**TOKENS}}
+    for section, keys in PLAIN.items():
+        off[section] = {**keys, **off[section]}
+    off["training"]["precision"] = "fp16"
+    assert predict({"system": "H100", **off}).step == predict(own).step
+    assert lines(predict({"system": "H100", **off})) == []
+
+
+def test_explicit_keys_win_null_too() -> None:
+    said = filled({"precision": "fp32"}, gradient_reduction=None, overlap_tensor_parallel=False)
+    assert said["training"]["precision"] == "fp32"
+    assert said["parallelism"]["gradient_reduction"] is None
+    assert said["parallelism"]["overlap_tensor_parallel"] is False
+    eager = predict(SILENT, hardware={"model.normalization": "rms_norm"})
+    assert eager.run.model.normalization == "rms_norm"
+    assert "model.normalization" not in eager.to_dict()["taken"]["keys"]
+
+
+def test_defaults_keep_to_what_a_layout_allows() -> None:
+    assert filled({}, zero_stage=0)["parallelism"].keys().isdisjoint({"gradient_reduction", "overlap_parameter_gather"})
+    torchtitan = {"framework": "torchtitan"}
+    sharded, replicated = filled(torchtitan), filled(torchtitan, zero_stage=0)
+    assert (sharded["parallelism"]["zero_stage"], sharded["parallelism"]["fp32_parameters"]) == (3, True)
+    assert replicated["parallelism"]["gradient_reduction"] == "all_reduce"
+    assert "fp32_parameters" not in replicated["parallelism"]
+    assert sharded["model"]["loss"] == "torch"
+    assert "loss" not in filled(torchtitan, tensor_parallel_size=2)["model"]
+    assert filled(torchtitan, pipeline_parallel_size=2)["parallelism"]["reshard_after_forward"] is False
+    assert filled({"framework": "deepspeed"}, zero_stage=3)["parallelism"]["overlap_parameter_gather"] is True
+
+
+def test_a_system_without_bf16_answers_in_what_it_has() -> None:
+    on_v100 = predict(of_model("llama3-8b", OPTIONS, "V100"))
+    assert on_v100.run.precision == "fp16"
+    assert "in fp16" in lines(on_v100)[0]
+
+
+def test_the_documented_interface_and_other_tools_say_all(tmp_path: Path) -> None:
+    assert predict(EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml").loaded.taken is None
+    script = ROOT / "docs" / "gallery" / "launch.sh"
+    taking: dict[str, Any] = {"system": "H100", "from": str(script), "model": {"vocab_size": 128256}}
+    assert predict(taking).loaded.taken is None
+    recomputed = predict(write(taking, tmp_path / "c.yml"), hardware={"training.recompute": "full"})
+    assert recomputed.loaded.taken is None
+    assert predict(of_model(str(script), ["vocab_size=128256"], "H100")).loaded.taken is None
+
+
+def test_check_compare_and_search_say_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(write(SILENT, tmp_path / "c.yml"))
+    assert main(["check", path, "--max-step-s", "100"]) == 0
+    capsys.readouterr()
+    assert str(compare([path], systems=["H200"])).count(LINE) == 1
+    for model in (path, "llama3-8b"):
+        asked: dict[str, Any] = {"system": "H100", "global_batch_size": 256, "top": 1}
+        assert len([note for note in search(model, 64, **asked).notes if note.startswith(LINE)]) == 1
+        assert not [note for note in search(model, 64, framework="megatron", **asked).notes if note.startswith(LINE)]
+
+
+def test_the_table_of_the_documentation_is_the_code() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    shown = [Framework.MEGATRON_LM, Framework.TORCHTITAN, Framework.DEEPSPEED, Framework.PYTORCH]
+    rows = []
+    for section in SECTIONS:
+        usual = [defaults_of(name).section(section, normalization="rms_norm") for name in shown]
+        for key in SECTIONS[section]:
+            if any(key in keys for keys in usual):
+                plain = PLAIN[section].get(key, "bf16")
+                values = [str("none" if (v := keys.get(key, plain)) is None else v).lower() for keys in usual]
+                rows.append(f"| `{section}.{key}` | {' | '.join(values)} |")
+    head = f"| key | {' | '.join(f'`{name}`' for name in shown)} |"
+    assert "\n".join([head, "|---|---|---|---|---|", *rows]) in text
