@@ -13,11 +13,14 @@ import pytest
 from predictor.base.errors import ConfigError
 from predictor.configuration.loading import prepare
 from predictor.costs import scalar_kernels
+from predictor.costs.operator import Direction
 from predictor.step.stages import time_block
 from predictor.verification.published.nemo import megatron_core
 from predictor.verification.published.row import Row, UnexpressedError
 from predictor.workloads.blocks.experts import KEPT_PER_EXPERT
 from predictor.workloads.expert_exchange import ExpertDispatcher, visited
+from predictor.workloads.layer_table import layer_rows
+from predictor.workloads.rows import Kind
 from predictor.workloads.run import GemmRecipe, GraphModule, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn, LayerKind
 from predictor.workloads.tasks import Part, PassTasks
@@ -188,8 +191,8 @@ def test_fused_experts_are_two_kernels_without_gate_and_inner_casts() -> None:
 @pytest.mark.parametrize(("recipe", "kernels"), [("fp8_delayed", 1), ("fp8_tensorwise", 3 * HELD), ("mxfp8", HELD)])
 def test_casts_are_kernels_of_every_expert_but_with_delayed_scaling(recipe: str, kernels: int) -> None:
     low = run(training={"gemm_recipe": recipe})
-    casts = [task.launches for task in forward_pass(low, SPARSE).tasks if task.name == "expert_casts"]
-    assert casts == [kernels, kernels]
+    casts = [row.task(Direction.FORWARD) for row in layer_rows(low, SPARSE) if row.kind is Kind.CAST]
+    assert [cast.launches for cast in casts if cast and cast.name == "expert_casts"] == [kernels, kernels]
 
 
 def test_the_host_launches_experts_once_it_has_counted_their_tokens() -> None:

@@ -19,10 +19,10 @@ from predictor.workloads.blocks.experts import routed_tokens
 from predictor.workloads.folds import pass_tasks
 from predictor.workloads.layer_table import layer_rows
 from predictor.workloads.layout import Layout
-from predictor.workloads.rows import OF_FFN, Kind
+from predictor.workloads.rows import OF_FFN, Kind, Row
 from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
 from predictor.workloads.switches import Ffn
-from predictor.workloads.tasks import TRAFFIC, Task
+from predictor.workloads.tasks import TRAFFIC
 from predictor.workloads.transformer import (
     Attention,
     LayerKind,
@@ -205,10 +205,11 @@ def preset_runs(variant: dict[str, Any]) -> Iterator[tuple[TrainingRun, LayerKin
             yield run, kind
 
 
-def amounts(tasks: list[Task]) -> Counter[tuple[str, object]]:
+def amounts(rows: list[Row], direction: Direction) -> Counter[tuple[str, object]]:
     counted: Counter[tuple[str, object]] = Counter()
-    for task in tasks:
-        if task.part not in TRAFFIC and task.name not in BESIDE_FFN:
+    for row in rows:
+        task = row.task(direction)
+        if task is not None and task.part not in TRAFFIC and task.name not in BESIDE_FFN:
             counted[task.name, task.shape] += round(task.times * 1e9)
     return +counted
 
@@ -222,9 +223,7 @@ def test_an_ffn_is_what_a_layer_runs_more_than_one_without_it(variant: dict[str,
         assert not any(row.module in OF_FFN for row in without)
         marked = [row for row in whole if row.module in OF_FFN]
         for direction in Direction:
-            of_ffn, of_layer, of_rest = (
-                amounts(pass_tasks(rows, direction).tasks) for rows in (marked, whole, without)
-            )
+            of_ffn, of_layer, of_rest = (amounts(rows, direction) for rows in (marked, whole, without))
             assert of_ffn == of_layer - of_rest, (run.model, kind)
             found += bool(of_ffn)
     assert found > 100
@@ -235,7 +234,9 @@ def test_an_mlp_recomputed_in_mxfp8_casts_its_own_operands_alone() -> None:
         RUN, recompute=Recompute.SELECTIVE, recompute_modules=(RecomputeModule.MLP,), gemm_recipe=GemmRecipe.MXFP8
     )
     rows = [row for row in layer_rows(run, DENSE) if row.kind is Kind.CAST]
-    forward = pass_tasks(rows, Direction.FORWARD).tasks
-    again = [task for task in layer_block(run, DENSE).recompute.tasks if task.name == "operand_casts"]
-    assert (len(forward), len(again)) == (4, 2)  # inputs of queries, keys and values, attention's output, up, down
-    assert again == pass_tasks([row for row in rows if row.module in OF_FFN], Direction.FORWARD).tasks
+    again = [row for row in rows if row.again]
+    assert (len(rows), len(again)) == (4, 2)  # inputs of queries, keys and values, attention's output, up, down
+    assert again == [row for row in rows if row.module in OF_FFN]
+    assert {row.again for row in again} == {1.0}
+    casts = [task for task in layer_block(run, DENSE).recompute.tasks if task.name == "operand_casts"]
+    assert casts == pass_tasks(again, Direction.FORWARD).tasks
