@@ -6,6 +6,8 @@
 
 import sys
 
+from predictor.base.wings import provide
+
 TYPE_CHECKING = False  # for type checkers; importing typing for it would cost more than all the rest
 if TYPE_CHECKING:
     from types import ModuleType
@@ -30,6 +32,9 @@ _MODULES = {
     "search": "search",
     "search_plans": "sharding",
 }
+
+# The core asks for these by name, since it imports no wing.
+provide(readers="predictor.configuration.readers", writers="predictor.configuration.writers")
 
 
 class _Package(ModuleType):

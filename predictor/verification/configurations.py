@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import read_mapping
-from predictor.configuration.hugectr.reading import is_hugectr
 from predictor.configuration.loading import read_config
+from predictor.configuration.telling import is_hugectr
 from predictor.verification.recommenders import RECOMMENDER
 from predictor.verification.transformers import TRANSFORMER
 from predictor.verification.workloads import Kind, Workload

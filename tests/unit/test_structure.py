@@ -63,7 +63,7 @@ ROOMS: dict[str, set[str]] = {
     "serving": TO_VERIFICATION | {"interface"},
     "commands": TO_VERIFICATION | {"calibration", "interface", "precision", "replay", "serving"},
 }
-DOORS = {"__init__": {"interface"}, "__main__": {"base", "commands"}}
+DOORS = {"__init__": {"base", "interface"}, "__main__": {"base", "commands"}}
 FROM_THE_FRONT_DOOR = {"__version__"}
 # Those of the launcher: it submits command lines and imports no trainer, and nothing below its core knows a prediction.
 LAUNCHER_ROOMS: dict[str, set[str]] = {

@@ -14,11 +14,12 @@ from predictor.configuration.merging import merged
 from predictor.configuration.readers import read_any
 from predictor.configuration.sections import RunConfig, validate
 from predictor.configuration.writers import deepspeed, megatron, torchtitan
+from predictor.configuration.writers.launch_job import launch_job
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import LayerKind
 from predictor.workloads.transformer import Transformer
 
-__all__ = ["WRITERS", "Writer", "written"]
+__all__ = ["WRITERS", "Writer", "launch_job", "written"]
 
 
 @dataclass(frozen=True, slots=True)
