@@ -33,8 +33,12 @@ _MODULES = {
     "search_plans": "sharding",
 }
 
-# The core asks for these by name, since it imports no wing.
-provide(readers="predictor.configuration.readers", writers="predictor.configuration.writers")
+# The core, and wings of each other, ask for these by name, since they import none.
+provide(
+    readers="predictor.configuration.readers",
+    writers="predictor.configuration.writers",
+    recommenders="predictor.verification.recommenders",
+)
 
 
 class _Package(ModuleType):
