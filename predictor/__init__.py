@@ -6,6 +6,8 @@
 
 import sys
 
+from predictor.base.wings import provide
+
 TYPE_CHECKING = False  # for type checkers; importing typing for it would cost more than all the rest
 if TYPE_CHECKING:
     from types import ModuleType
@@ -23,13 +25,20 @@ __all__ = ["__version__", "compare", "load_system", "predict", "predict_recommen
 __version__ = "0.1.0"  # the same as in pyproject.toml; a test compares them
 
 _MODULES = {
-    "compare": "comparison",
-    "load_system": "system",
-    "predict": "prediction",
-    "predict_recommender": "recommender",
-    "search": "search",
-    "search_plans": "sharding",
+    "compare": "predictor.interface.comparison",
+    "load_system": "predictor.interface.system",
+    "predict": "predictor.interface.prediction",
+    "predict_recommender": "predictor.interface.recommender",
+    "search": "predictor.interface.search",
+    "search_plans": "predictor.interface.sharding",
 }
+
+# The core, and wings of each other, ask for these by name, since they import none.
+provide(
+    readers="predictor.configuration.readers",
+    writers="predictor.configuration.writers",
+    recommenders="predictor.verification.recommenders",
+)
 
 
 class _Package(ModuleType):
@@ -41,7 +50,7 @@ class _Package(ModuleType):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        return getattr(import_module(f"{self.__name__}.interface.{_MODULES[name]}"), name)
+        return getattr(import_module(_MODULES[name]), name)
 
     def __dir__(self) -> list[str]:
         """Return what there is, functions that are not imported yet included."""

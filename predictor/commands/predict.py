@@ -42,7 +42,8 @@ def is_hugectr_file(path: Path) -> bool:
     """Return whether a file is a HugeCTR configuration; reads no file that cannot be one."""
     if path.suffix != ".json" or not path.is_file():
         return False
-    from predictor.configuration.readers import HUGECTR, detect
+    from predictor.configuration.readers import detect
+    from predictor.configuration.telling import HUGECTR
 
     return detect(path) == HUGECTR
 

@@ -35,17 +35,20 @@ def answer(arguments: argparse.Namespace) -> str:
     check_outputs([("--out", arguments.out)], [config_path(arguments)])
     step = predicted(arguments)
     loaded, prediction = step.loaded, step.prediction
-    searched = None
+    others = ""
     if arguments.search:
+        from predictor.report.page.layouts import layouts
         from predictor.search.answer import search
         from predictor.search.frameworks import MEGATRON, rules_behind
         from predictor.search.question import problem_around
         from predictor.search.standing import standing
+        from predictor.step.memory import step_memory
 
         rules = rules_behind(loaded.run.framework) or MEGATRON
         problem = problem_around(loaded, rules)
         answered = search(problem, SHOWN, pareto=True)
         fastest_us = (answered.ranking.unsure or answered.ranking.best)[0].step_us
-        searched = answered, standing(problem, loaded.run, prediction.step.us, fastest_us)
-    text = page(prediction, loaded, picture(step_trace(prediction), CONTENT_WIDTH), searched)
+        own = standing(problem, loaded.run, prediction.step.us, fastest_us)
+        others = layouts(answered, own, max(needed.total for needed in step_memory(prediction.tasks)))
+    text = page(prediction, loaded, picture(step_trace(prediction), CONTENT_WIDTH), others)
     return write_outputs([Output("--out", arguments.out, lambda: text)])[0]

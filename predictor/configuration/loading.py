@@ -15,6 +15,7 @@ from predictor.configuration import short_config
 from predictor.configuration.attention_precision import check_fp8_attention_on
 from predictor.configuration.cluster import clustered, notes_on
 from predictor.configuration.finding import find_system, published, published_with_gpus, short_form_system
+from predictor.configuration.foreign import readers
 from predictor.configuration.kernels import check_gpu_kernels
 from predictor.configuration.offloading import check_offloading
 from predictor.configuration.own_system import OwnSystem, own_system
@@ -22,7 +23,7 @@ from predictor.configuration.sections import BudgetSection, RunConfig, validate
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.configuration.software import Taken, with_software
 from predictor.configuration.taking import GUESSES, refuse_guesses, with_files
-from predictor.configuration.telling import EXPERIMENT, is_experiment, is_of_trainer
+from predictor.configuration.telling import EXPERIMENT, HUGECTR, TRAINERS, is_experiment, is_of_trainer
 from predictor.configuration.to_run import to_run
 from predictor.costs.catalogue import catalogue
 from predictor.costs.folder import read_hardware, read_manifest
@@ -176,11 +177,8 @@ def of_trainer(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], tup
     """
     if not is_of_trainer(content):
         return content, ()
-    from predictor.configuration.readers import experiment, llm_trainer  # cost a start that has neither
-
-    reader = experiment if is_experiment(content) else llm_trainer
     where = f"experiment {content[EXPERIMENT]}" if is_experiment(content) else "configuration of llm_trainer"
-    read = reader.translate(content, where, base)
+    read = readers().of_trainer(content, where, base)
     if "system" not in read.content and not short_config.is_short(read.content):
         raise MissingKeyError(f"{where}: prediction.system is missing; name a published system: {published()}")
     return _of_own_program(read.content, base), read.notes
@@ -260,9 +258,7 @@ def read_config(path: str | Path) -> tuple[dict[str, Any], Path]:
         raise ConfigError(f"config_path is {path!r}; expected the path of a configuration file")
     path = Path(path)
     if path.suffix in OTHER_TOOLS and path.is_file():
-        from predictor.configuration.readers import HUGECTR, TRAINERS, detect
-
-        tool = detect(path)
+        tool = readers().detect(path)
         if tool in TRAINERS:
             return read_mapping(path), path.resolve().parent
         if tool == HUGECTR:
@@ -292,9 +288,7 @@ def other_format(path: Path, content: dict[str, Any]) -> str | None:
     is_own = content.keys() <= {*RunConfig.model_fields, "from"} or bool(OWN_KEYS & content.keys())
     if is_own or not path.is_file() or is_of_trainer(content):
         return None
-    from predictor.configuration.readers import of_configuration  # only when needed, for a fast start
-
-    return of_configuration(path)
+    return readers().of_configuration(path)
 
 
 def _gpus_per_node(name: str, base: Path) -> int:

@@ -8,10 +8,11 @@ from typing import Any
 
 from predictor.base.errors import ConfigError, nearest
 from predictor.base.read_yaml import read_mapping
+from predictor.configuration.foreign import readers
 from predictor.configuration.loading import OTHER_TOOLS, on_nodes_of, other_format, read_config
 from predictor.configuration.presets import preset_names, spelled
 from predictor.configuration.taking import NOTHING, Beside, completed, file_of
-from predictor.configuration.telling import HUB, is_model_id, part_of_file
+from predictor.configuration.telling import HUB, HUGECTR, TRAINERS, is_model_id, part_of_file
 
 YAML = (".yml", ".yaml")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # owner and name
@@ -40,9 +41,7 @@ def is_of_other_tool(model: str) -> bool:
         return other_format(path, read_mapping(path)) is not None
     if path.suffix not in OTHER_TOOLS:
         return False
-    from predictor.configuration.readers import HUGECTR, TRAINERS, detect  # only when needed, for a fast start
-
-    return detect(path) not in (*TRAINERS, HUGECTR)
+    return readers().detect(path) not in (*TRAINERS, HUGECTR)
 
 
 def is_own(model: str) -> bool:

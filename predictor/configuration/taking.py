@@ -90,7 +90,7 @@ def refuse_guesses(unsaid: dict[str, str], keys: tuple[str, ...]) -> None:
     """
     open_keys = [unsaid[key] for key in keys if key in unsaid]
     if open_keys:
-        from predictor.configuration.readers.problems import Problems
+        from predictor.configuration.readers.problems import Problems  # only when needed, for a fast start
 
         Problems(open_keys).check()
 
@@ -105,9 +105,9 @@ def with_files(
     files = [named] if isinstance(named, str) else named
     if not isinstance(files, list) or not files or not all(isinstance(name, str) for name in files):
         raise ConfigError(f"from is {named!r}; expected a file of another tool, or a list of such files")
-    from predictor.configuration.readers import read_all  # only when needed, for a fast start
+    from predictor.configuration.foreign import readers  # only when needed, for a fast start
 
-    read = read_all(files, base, num_gpus)
+    read = readers().read_all(files, base, num_gpus)
     taken: dict[str, Any] = {}
     clashes: list[str] = []
     for name, file in zip(files, read, strict=True):

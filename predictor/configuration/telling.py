@@ -1,4 +1,4 @@
-"""Tell files of our own trainers from configurations, and models of a hub from files; loads no reader."""
+"""Detect the kind of an input: trainer file, HugeCTR configuration, hub id; loads no reader."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ EXPERIMENT = "experiment_name"  # a key that every experiment of model_training_
 LLM_TRAINER_SECTIONS = frozenset({"model", "training", "data", "prediction"})
 LLM_TRAINER_SIZES = frozenset({"d_model", "n_heads", "n_layers", "d_ff", "max_seq_len"})
 LLM_FOUNDRY = frozenset({"train_loader", "global_train_batch_size", "device_train_microbatch_size", "parameters"})
-
-
+# Formats of files that are predicted as they are.
+EXPERIMENT_FORMAT = "experiment of model_training_framework"
+LLM_TRAINER_FORMAT = "configuration of llm_trainer"
+TRAINERS = (EXPERIMENT_FORMAT, LLM_TRAINER_FORMAT)
+HUGECTR = "HugeCTR configuration"  # of a recommender; no ``from`` takes it
 HUB = "hf:"  # what the id of a model of the Hugging Face Hub begins with
 
 
@@ -38,6 +41,14 @@ def is_llm_trainer(content: Mapping[str, Any]) -> bool:
     model, data = content.get("model"), content.get("data")
     has_sizes = isinstance(model, Mapping) and bool(LLM_TRAINER_SIZES & model.keys())
     return has_sizes or (isinstance(data, Mapping) and content.keys() <= LLM_TRAINER_SECTIONS)
+
+
+def is_hugectr(content: Mapping[str, Any]) -> bool:
+    """Return whether a file is a HugeCTR configuration, told by its layers."""
+    layers = content.get("layers")
+    return isinstance(layers, list) and any(
+        isinstance(layer, Mapping) and layer.get("type") == "Data" for layer in layers
+    )
 
 
 def is_of_trainer(content: Mapping[str, Any]) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.base.sizes import whole
-from predictor.configuration.hugectr.telling import is_hugectr
-from predictor.configuration.readers import HUGECTR, detect
+from predictor.configuration.foreign import readers, writers
+from predictor.configuration.telling import HUGECTR, is_hugectr
 from predictor.costs.cost import Cost
 from predictor.interface.gpu_counts import MOST_GPUS, Hunt, fewest
 from predictor.interface.inputs import Config, Hardware, change_texts, plain
@@ -116,9 +116,7 @@ class SearchResult:
         Raises:
             ValueError: the search named no framework, or that has no arguments for a part of the configuration.
         """
-        from predictor.configuration.writers import written  # cost a start that writes none
-
-        return written(self.layouts[number - 1].configuration, self._framework(), Path.cwd())
+        return writers().written(self.layouts[number - 1].configuration, self._framework(), Path.cwd())
 
     def job(self, arguments: str, number: int = 1) -> str:
         """Return a layout as an experiment of model_training_framework, which submits and resumes it.
@@ -131,12 +129,11 @@ class SearchResult:
             ValueError: the search named no framework.
         """
         from predictor.configuration.sections import validate
-        from predictor.configuration.writers.launch_job import launch_job
 
         content, training = self.layouts[number - 1].configuration, self.layouts[number - 1].training
         gpus = self.num_gpus, self.details.space.base.layout.gpus_per_node
         steps = None if training is None else training.steps
-        return launch_job(content, validate(content), self._framework(), arguments, gpus, steps)
+        return writers().launch_job(content, validate(content), self._framework(), arguments, gpus, steps)
 
     def _framework(self) -> str:
         rules = self.details.space.rules
@@ -205,7 +202,7 @@ def _is_recommender(model: str | PathLike[str] | Mapping[str, Any]) -> bool:
     if isinstance(model, Mapping):
         return is_hugectr(model)
     path = Path(model)
-    return path.suffix == ".json" and path.is_file() and detect(path) == HUGECTR
+    return path.suffix == ".json" and path.is_file() and readers().detect(path) == HUGECTR
 
 
 def search(

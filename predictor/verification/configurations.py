@@ -6,18 +6,23 @@ import json
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
 from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.base.read_yaml import read_mapping
-from predictor.configuration.hugectr.reading import is_hugectr
+from predictor.base.wings import wing
 from predictor.configuration.loading import read_config
-from predictor.verification.recommenders import RECOMMENDER
+from predictor.configuration.telling import is_hugectr
 from predictor.verification.transformers import TRANSFORMER
 from predictor.verification.workloads import Kind, Workload
 
-KINDS: tuple[Kind, ...] = (RECOMMENDER, TRANSFORMER)
 SUFFIXES = (".yaml", ".yml", ".json")
+
+
+class Recommenders(Protocol):
+    """The wing of recommenders, which knows what runs them."""
+
+    RECOMMENDER: Kind
 
 
 class Configured(NamedTuple):
@@ -48,7 +53,8 @@ def hash_of(content: dict[str, Any]) -> str:
 
 def kind_of(content: Mapping[str, Any]) -> Kind | None:
     """Return the kind of a configuration; None where it is none."""
-    return next((kind for kind in KINDS if kind.tells(content)), None)
+    recommender = cast("Recommenders", wing("recommenders")).RECOMMENDER
+    return next((kind for kind in (recommender, TRANSFORMER) if kind.tells(content)), None)
 
 
 def configured(name: str, content: dict[str, Any], base: Path, system: str | None = None) -> Configured:

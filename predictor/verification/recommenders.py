@@ -9,8 +9,9 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.configuration.finding import find_folder, published
 from predictor.configuration.hugectr.plan_file import plan_entries
-from predictor.configuration.hugectr.reading import is_hugectr, parse_hugectr
+from predictor.configuration.hugectr.reading import parse_hugectr
 from predictor.configuration.hugectr.to_run import HUGECTR_PLAN, LoadedRecommender, Options, to_run
+from predictor.configuration.telling import is_hugectr
 from predictor.costs.published import PublishedSystem
 from predictor.step.composition import StepTime
 from predictor.step.recommender import predict_recommender

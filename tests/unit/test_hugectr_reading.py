@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from predictor.base.errors import ConfigError, MissingKeyError
-from predictor.configuration.hugectr.reading import is_hugectr, parse_hugectr, read_hugectr
+from predictor.configuration.hugectr.reading import parse_hugectr, read_hugectr
+from predictor.configuration.telling import is_hugectr
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingKind
 from predictor.workloads.recommender.layers import LAYER_TYPES, TensorShape
 from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType

@@ -12,7 +12,8 @@ import predictor
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError, MissingKeyError
 from predictor.configuration.hugectr.plan_file import write_plan
-from predictor.configuration.readers import HUGECTR, detect
+from predictor.configuration.readers import detect
+from predictor.configuration.telling import HUGECTR
 from predictor.interface.prediction import predict
 from predictor.interface.recommender import predict_recommender
 from predictor.interface.sharding import search_plans

@@ -19,12 +19,11 @@ from model_training_framework.slurm.job_values import Place, command
 from predictor import search
 from predictor.__main__ import main
 from predictor.base.errors import ConfigError
-from predictor.configuration import writers
 from predictor.configuration.loading import prepare
 from predictor.configuration.merging import merged
 from predictor.configuration.readers import read_any
 from predictor.configuration.sections import RunConfig
-from predictor.configuration.writers import WRITERS, written
+from predictor.configuration.writers import WRITERS, megatron, written
 from predictor.search.answer import configuration_of
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import plans
@@ -190,7 +189,7 @@ def test_keys_that_no_search_sets_are_written_too(
 
 
 def test_a_writer_that_forgets_an_argument_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole: Callable[[RunConfig, int, int], str] = writers.megatron.write
+    whole: Callable[[RunConfig, int, int], str] = megatron.write
     forgetful = replace(
         WRITERS["megatron"], write=lambda *given: whole(*given).replace("    --use-distributed-optimizer\n", "")
     )

@@ -28,7 +28,6 @@ from predictor.configuration.hugectr.sections import (
     Solver,
     Sparse,
 )
-from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.workloads.recommender.embedding import Combiner, EmbeddingKind, EmbeddingLayer
 from predictor.workloads.recommender.layers import DenseLayer
 from predictor.workloads.recommender.model import Recommender
@@ -39,7 +38,7 @@ SPARSE_TYPES = {EmbeddingKind.DISTRIBUTED: "DistributedSlot"}
 ROUNDING = 1e-9
 Model = TypeVar("Model", bound=BaseModel)
 
-__all__ = ["HugeCtrConfig", "is_hugectr", "optimizer_of", "parse_hugectr", "read_hugectr"]
+__all__ = ["HugeCtrConfig", "optimizer_of", "parse_hugectr", "read_hugectr"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import yaml
 
 from predictor.base.errors import ConfigError
 from predictor.base.yaml_depth import load_yaml
-from predictor.configuration.hugectr.telling import is_hugectr
 from predictor.configuration.readers import (
     accelerate,
     deepspeed,
@@ -30,12 +29,18 @@ from predictor.configuration.readers.other_tools import of_other_script, of_othe
 from predictor.configuration.readers.problems import Problems
 from predictor.configuration.readers.python_recipes import with_function
 from predictor.configuration.readers.result import Read
-from predictor.configuration.telling import is_experiment, is_llm_trainer, is_model_id, part_of_file
+from predictor.configuration.telling import (
+    HUGECTR,
+    TRAINERS,
+    is_experiment,
+    is_hugectr,
+    is_llm_trainer,
+    is_model_id,
+    part_of_file,
+)
 
-__all__ = ["FORMATS", "HUGECTR", "TRAINERS", "Read", "detect", "of_configuration", "read_all", "read_any", "read_named"]
+__all__ = ["FORMATS", "Read", "detect", "of_configuration", "of_trainer", "read_all", "read_any", "read_named"]
 
-TRAINERS = (experiment.FORMAT, llm_trainer.FORMAT)  # whose files are predicted as they are
-HUGECTR = "HugeCTR configuration"  # of a recommender; predicted as it is, and by no ``from``
 FORMATS = (
     hugging_face.FORMAT,
     megatron.FORMAT,
@@ -244,6 +249,16 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
     if name == torchtitan_python.FORMAT:
         return torchtitan_python.read(*with_function(path), num_gpus)
     return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)
+
+
+def of_trainer(content: dict[str, Any], where: str, base: Path) -> Read:
+    """Return the configuration that a file of our own trainers stands for.
+
+    Raises:
+        ConfigError: it cannot be predicted.
+    """
+    translate = experiment.translate if is_experiment(content) else llm_trainer.translate
+    return translate(content, where, base)
 
 
 def read_all(names: list[str], base: Path, num_gpus: int | None = None) -> list[Read]:

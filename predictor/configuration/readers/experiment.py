@@ -25,9 +25,10 @@ from predictor.configuration.presets import preset_names
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.result import Read
+from predictor.configuration.telling import EXPERIMENT_FORMAT
 from predictor.workloads.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 
-FORMAT = "experiment of model_training_framework"
+FORMAT = EXPERIMENT_FORMAT
 KEYS = "experiment"
 TELLING = re.compile(r"^\s*[\"']?experiment_name[\"']?\s*:", re.MULTILINE)
 SECTIONS = ("data", "model", "optimizer", "prediction", "slurm", "training")

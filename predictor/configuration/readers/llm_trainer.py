@@ -24,10 +24,10 @@ from predictor.base.read_yaml import read_mapping
 from predictor.configuration.readers.fields import Fields
 from predictor.configuration.readers.known_keys import known_keys
 from predictor.configuration.readers.result import Read
-from predictor.configuration.telling import LLM_TRAINER_SIZES
+from predictor.configuration.telling import LLM_TRAINER_FORMAT, LLM_TRAINER_SIZES
 from predictor.workloads.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 
-FORMAT = "configuration of llm_trainer"
+FORMAT = LLM_TRAINER_FORMAT
 KEYS = "llm_trainer"
 TELLING = re.compile(rf"^\s*[\"']?(?:{'|'.join(sorted(LLM_TRAINER_SIZES))})[\"']?\s*:", re.MULTILINE)
 SECTIONS = ("model", "training", "data", "prediction")

@@ -16,11 +16,12 @@ from predictor.configuration.sections import RunConfig, validate
 from predictor.configuration.software import said_in_full
 from predictor.configuration.taking import with_files
 from predictor.configuration.writers import deepspeed, megatron, torchtitan
+from predictor.configuration.writers.launch_job import launch_job
 from predictor.workloads.run import TrainingRun
 from predictor.workloads.switches import LayerKind
 from predictor.workloads.transformer import Transformer
 
-__all__ = ["WRITERS", "Writer", "written"]
+__all__ = ["WRITERS", "Writer", "launch_job", "written"]
 
 
 @dataclass(frozen=True, slots=True)

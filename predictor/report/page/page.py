@@ -8,12 +8,9 @@ from predictor.configuration.loading import Loaded
 from predictor.costs.cost import Source
 from predictor.report.budget import prediction_bill
 from predictor.report.page.charts import Bar, bars, interval, legend
-from predictor.report.page.layouts import layouts
 from predictor.report.page.parts import section, table
 from predictor.report.page.style import STYLE
 from predictor.report.text import LABELS, duration, header_rows, headline, notes_below, span
-from predictor.search.answer import SearchAnswer
-from predictor.search.standing import Standing
 from predictor.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
 from predictor.step.memory import GIB, StageMemory, step_memory
 from predictor.step.prediction import Prediction
@@ -109,16 +106,14 @@ def _headline(prediction: Prediction, loaded: Loaded) -> str:
     )
 
 
-def page(
-    prediction: Prediction, loaded: Loaded, picture: str, searched: tuple[SearchAnswer, Standing] | None = None
-) -> str:
+def page(prediction: Prediction, loaded: Loaded, picture: str, layouts: str = "") -> str:
     """Return the page.
 
     Args:
         prediction: of a step.
         loaded: its configuration.
         picture: of the pipeline, as SVG, for CONTENT_WIDTH.
-        searched: a search over the same GPUs, and where the step stands in it; None without one.
+        layouts: section on other layouts of the same GPUs; empty without a search.
     """
     system = loaded.system
     parts, memory = stage_parts(prediction), step_memory(prediction.tasks)
@@ -137,7 +132,7 @@ def page(
             if limit is None
             else f"<p>The line is what a GPU has: {limit.value:.1f} GiB ({escape(limit.source)}).</p>",
         ),
-        "" if searched is None else layouts(*searched, max(needed.total for needed in memory)),
+        layouts,
         section(
             "Sources: every operator and collective",
             f"<p>{escape(_meanings(listed))}</p>",

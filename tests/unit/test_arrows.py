@@ -1,0 +1,122 @@
+"""Imports inside ``predictor``: one core with rooms from the ground up, wings around it, the commands on top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+
+import pytest
+
+from tests.unit.test_structure import imported_names, modules, relative
+
+# The rooms, each with the packages and modules in it; the longest name counts.
+HOUSE = {
+    "base": "base",
+    "hardware": (
+        "costs.device_sheets costs.hardware costs.hardware_range costs.host_memory costs.node_power costs.power"
+    ),
+    "timeline": "timeline",
+    "costs": "costs",
+    "workload": "workloads",
+    "step": "step",
+    "schema": "configuration configuration.readers.problems configuration.readers.result",
+    "checks": (
+        "configuration.adapters configuration.attention_precision configuration.expert_layout configuration.kernels "
+        "configuration.layer_checks configuration.lengths configuration.offloading configuration.pipeline_layout "
+        "configuration.recomputation"
+    ),
+    "plan": (
+        "configuration.cluster configuration.loading configuration.model configuration.of_model "
+        "configuration.short_config configuration.to_run search.frameworks"
+    ),
+    "report": "report",
+    "predict": "interface verification.workloads",
+    "search": (
+        "search interface.search interface.search_checks interface.gpu_counts interface.model_options "
+        "report.page.layouts report.gpu_counts report.ranking report.search_bill"
+    ),
+    "formats": "configuration.readers configuration.writers",
+    "recommender": (
+        "configuration.hugectr interface.recommender interface.recommender_options interface.sharding "
+        "report.recommender report.sharding search.sharding step.recommender verification.recommenders "
+        "workloads.recommender"
+    ),
+    "replay": "replay precision traces",
+    "evidence": "verification calibration",
+    "serving": "serving",
+    "commands": "commands",
+}
+# The core from the ground up: the rooms that each may import.
+TO_WORKLOAD = {"base", "hardware", "timeline", "costs", "workload"}
+TO_PLAN = TO_WORKLOAD | {"schema", "checks", "plan"}
+CORE: dict[str, set[str]] = {
+    "base": set(),
+    "hardware": {"base"},
+    "timeline": {"base"},
+    "costs": {"base", "hardware"},
+    "workload": TO_WORKLOAD - {"workload"},
+    "step": TO_WORKLOAD,
+    "schema": TO_WORKLOAD,
+    "checks": TO_WORKLOAD | {"schema"},
+    "plan": TO_PLAN - {"plan"},
+    "report": TO_PLAN | {"step"},
+    "predict": TO_PLAN | {"step", "report"},
+}
+# Wings import the core, and these wings.
+WINGS: dict[str, set[str]] = {
+    "search": set(),
+    "formats": set(),
+    "recommender": set(),
+    "replay": set(),
+    "evidence": {"replay"},
+}
+ROOF: dict[str, set[str]] = {
+    "serving": CORE.keys() | WINGS.keys(),
+    "commands": CORE.keys() | WINGS.keys() | {"serving"},
+    "__init__": CORE.keys() | WINGS.keys(),
+    "__main__": CORE.keys() | {"commands"},
+}
+ALLOWED: dict[str, set[str]] = CORE | {wing: CORE.keys() | others for wing, others in WINGS.items()} | ROOF
+TRAINERS = {"llm_trainer": CORE.keys() | {"replay"}, "hugectr": CORE.keys() | {"replay", "recommender"}}
+PLACES = {f"predictor.{place}": room for room, places in HOUSE.items() for place in places.split()}
+
+
+def room_of(name: str) -> str | None:
+    """Return the room of a dotted name inside predictor; None of one that lies in no room."""
+    parts = name.split(".")
+    return next(
+        (PLACES[at] for at in (".".join(parts[:end]) for end in range(len(parts), 1, -1)) if at in PLACES), None
+    )
+
+
+def arrows(package: str) -> Iterator[tuple[str, str, str]]:
+    """Every import of predictor's rooms by a package: the importing module, the imported room, and where."""
+    for module, path in modules(package).items():
+        for name, line in imported_names(path):
+            if name.startswith("predictor.") and name != "predictor.__version__":
+                yield module, room_of(name) or name, f"{relative(path)}:{line} imports {name}"
+
+
+def test_every_file_is_in_a_room() -> None:
+    doors = {"predictor", "predictor.__main__", "predictor.core"}
+    strays = [module for module in modules("predictor") if room_of(module) is None and module not in doors]
+    assert not strays, "give it a room:\n" + "\n".join(strays)
+
+
+def test_the_core_imports_no_wing_and_a_wing_no_other() -> None:
+    TopologicalSorter(ALLOWED).prepare()  # raises CycleError where the table itself has a circle
+    doors = {"predictor": "__init__", "predictor.__main__": "__main__"}
+    found = [(doors.get(module) or room_of(module), room, where) for module, room, where in arrows("predictor")]
+    strays = [where for room, target, where in found if target != room and target not in ALLOWED[str(room)]]
+    assert not strays, "move what both need into a room below both, or ask for it by name (wings.py):\n" + "\n".join(
+        strays
+    )
+    assert len(found) > 1000
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_trainer_imports_the_core_and_its_wings(trainer: str) -> None:
+    found = list(arrows(trainer))
+    strays = [where for _, room, where in found if room not in TRAINERS[trainer]]
+    assert not strays, "\n".join(strays)
+    assert len(found) > 5
