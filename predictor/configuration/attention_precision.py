@@ -12,7 +12,7 @@ from predictor.configuration.sections import TrainingSection
 from predictor.costs.attention_precision import KERNEL, WIDEST_HEAD, precision_ratios
 from predictor.costs.published import PublishedSystem
 from predictor.workloads.attention_precision import ATTENTION_RECIPES
-from predictor.workloads.run import GemmRecipe
+from predictor.workloads.run_choices import GemmRecipe
 from predictor.workloads.switches import Attention
 
 KEY = "training.fp8_attention is true"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator
 
-from predictor.workloads.run import GraphModule
+from predictor.workloads.run_choices import GraphModule
 
 
 def _modules(value: object) -> object:

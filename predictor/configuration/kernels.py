@@ -13,7 +13,7 @@ from predictor.costs.published import PublishedSystem
 from predictor.costs.work import BLACKWELL_PRECISIONS
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.recipes import RECIPES
-from predictor.workloads.run import AttentionKernel, GemmRecipe
+from predictor.workloads.run_choices import AttentionKernel, GemmRecipe
 from predictor.workloads.transformer import Attention
 
 BLACKWELL_INSTRUCTION = "tcgen05"

@@ -7,7 +7,7 @@ from predictor.configuration.pipeline_layout import Split
 from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.costs.host_memory import host_memory_gb_per_s
 from predictor.costs.published import PublishedSystem
-from predictor.workloads.run import OffloadModule, Recompute
+from predictor.workloads.run_choices import OffloadModule, Recompute
 
 OF_EXPERTS = (OffloadModule.EXPERT_UP, OffloadModule.MOE_ACTIVATION, OffloadModule.FUSED_EXPERTS)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.base.errors import ConfigError
 from predictor.configuration.model_section import ModelSection
 from predictor.configuration.sections import TrainingSection
-from predictor.workloads.run import Recompute, RecomputeModule
+from predictor.workloads.run_choices import Recompute, RecomputeModule
 
 OF_EXPERTS = (RecomputeModule.MOE, RecomputeModule.MOE_ACTIVATION, RecomputeModule.SHARED_EXPERTS)
 

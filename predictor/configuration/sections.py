@@ -15,7 +15,7 @@ from predictor.configuration.model_section import ModelSection
 from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.section import Section
 from predictor.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
-from predictor.workloads.run import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
+from predictor.workloads.run_choices import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
 from predictor.workloads.software import Framework
 from predictor.workloads.transforms.lora import EVERY_LINEAR, LoraTarget
 

@@ -9,7 +9,8 @@ from typing import Any
 from predictor.base.errors import ConfigError, nearest
 from predictor.workloads.frameworks import DEEPSPEED, TORCHTITAN_DDP, TORCHTITAN_FSDP2
 from predictor.workloads.partition import uniform
-from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute, RecomputeModule
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import Loss, Transformer
 

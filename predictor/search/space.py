@@ -13,7 +13,8 @@ from predictor.timeline.allowed_sizes import check
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
-from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute, RecomputeModule
 from predictor.workloads.transformer import Attention, Loss, Transformer
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.

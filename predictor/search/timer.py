@@ -25,7 +25,8 @@ from predictor.timeline.step_end import end_of_step
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.measured_kernels import on_system
 from predictor.workloads.pipeline import Chunk
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.sharding import overlaps_gather
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks

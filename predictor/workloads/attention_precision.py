@@ -16,7 +16,8 @@ from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision import recipe_of
 from predictor.workloads.recipes import FP8, MXFP8, MXFP8_OVER_STREAM, READ
 from predictor.workloads.rows import Kept, Role
-from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import GemmRecipe, Recompute, RecomputeModule
 from predictor.workloads.switches import LayerKind
 from predictor.workloads.transformer import Transformer
 from predictor.workloads.transforms.low_precision import AttentionBytes

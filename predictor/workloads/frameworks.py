@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from predictor.workloads.run import Recompute
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.software import Framework
 
 SECTIONS = {

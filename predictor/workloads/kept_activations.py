@@ -10,7 +10,8 @@ from __future__ import annotations
 from predictor.workloads.folds import KeptBytes, kept_bytes
 from predictor.workloads.layer_table import kept_rows
 from predictor.workloads.rows import Role, Row
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.switches import LayerKind
 from predictor.workloads.transforms.compilation import fused
 from predictor.workloads.transforms.recomputation import modules, selected

@@ -12,7 +12,8 @@ from predictor.workloads.folds import pass_tasks, recomputed_tasks, waits_for_co
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layer_table import kept_rows, layer_rows
 from predictor.workloads.rows import Row
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.switches import LayerKind
 from predictor.workloads.tasks import BACKWARD, FORWARD, Part, PassTasks, Task, collective_task
 

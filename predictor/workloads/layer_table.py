@@ -12,10 +12,12 @@ from predictor.workloads.blocks.experts import ExpertKernels, routed_tokens
 from predictor.workloads.blocks.layer import LayerSettings
 from predictor.workloads.blocks.layer import layer_rows as block_rows
 from predictor.workloads.expert_exchange import gathered_sums
+from predictor.workloads.kernel_rows import traffic
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision import gathered_share, layer_precision
-from predictor.workloads.rows import Module, Row, traffic
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.rows import Module, Row
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.switches import Attention, Ffn, LayerKind, Mixer
 from predictor.workloads.tasks import Part
 from predictor.workloads.transformer import ONE_RANK

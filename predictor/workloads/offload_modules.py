@@ -13,7 +13,8 @@ from predictor.workloads.kept_activations import kept_of_layer
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.low_precision import recipe_of
 from predictor.workloads.rows import Module, Role
-from predictor.workloads.run import OffloadModule, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import OffloadModule, Recompute, RecomputeModule
 from predictor.workloads.switches import Ffn, LayerKind
 from predictor.workloads.transforms.recomputation import modules
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictor.costs.work import ELEMENT_BYTES
-from predictor.workloads.run import GemmRecipe
+from predictor.workloads.run_choices import GemmRecipe
 
 READ = float(ELEMENT_BYTES)  # of the 16-bit number that every cast reads
 # Bytes of a number written, with its share of its block's scale, which PRECISION_BYTES leaves out.

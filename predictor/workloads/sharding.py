@@ -18,7 +18,8 @@ from predictor.costs.collectives import Topology
 from predictor.workloads.low_precision import gather_bytes
 from predictor.workloads.rank_parameters import RankParameters
 from predictor.workloads.rows import FP32_BYTES
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.software import ON_FSDP1
 from predictor.workloads.tasks import (
     TRAFFIC,

@@ -11,7 +11,8 @@ from predictor.workloads.layer import layer_of
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.offload import offloaded_share, with_offloading
 from predictor.workloads.pipeline import pipeline
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.sharding import Passes, first_differs, overlaps_gather, sharded
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.workloads.layer import layer_of
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.switches import Activation, Biases, LayerKind, Positions
 from predictor.workloads.tasks import NO_TASKS, Overlap, PassTasks, scaled, shaped_task
 from predictor.workloads.transformer import Transformer

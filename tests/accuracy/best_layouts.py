@@ -22,7 +22,7 @@ from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
 from predictor.step.fit import Fit, fit_of
 from predictor.step.memory import GIB
-from predictor.workloads.run import Recompute, RecomputeModule
+from predictor.workloads.run_choices import Recompute, RecomputeModule
 
 FILE = Path(__file__).with_suffix(".yaml")
 LIMIT = 0.05

@@ -15,14 +15,14 @@ from predictor.workloads.encoder import Encoder
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.layer import OF_A_LAYER, Layer, layer_of
 from predictor.workloads.layout import Layout
-from predictor.workloads.run import (
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import (
     AttentionKernel,
     GemmRecipe,
     GraphModule,
     OffloadModule,
     Recompute,
     RecomputeModule,
-    TrainingRun,
 )
 from predictor.workloads.software import Framework
 from predictor.workloads.switches import Ffn, LayerKind, Loss, Mixer, Positions
@@ -90,7 +90,8 @@ def test_every_other_field_of_a_model_is_in_the_key_of_its_layers() -> None:
     ours = model(preset_names()[0])
     others = [field.name for field in fields(Architecture) if field.name not in BESIDE_A_LAYER]
     for name in others:
-        other = replace(ours, **{name: object()})
+        changed: dict[str, Any] = {name: object()}
+        other = replace(ours, **changed)
         assert other.layer_sizes != ours.layer_sizes, name
     assert len(others) > 40
     assert replace(ours, other_parameters=ours.other_parameters + ours.num_layers).layer_sizes != ours.layer_sizes

@@ -24,7 +24,8 @@ from predictor.workloads import step_tasks
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layout import Layout
 from predictor.workloads.partition import uniform
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.sharding import first_differs
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import (

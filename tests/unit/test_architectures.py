@@ -13,7 +13,8 @@ from predictor.step.stages import time_pass
 from predictor.workloads.accumulation import gradient_accumulation
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layout import Layout
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.step_tasks import EndTasks
 from predictor.workloads.switches import Ffn, Mixer, QkNorm

@@ -39,7 +39,7 @@ from predictor.configuration.sections import (
 )
 from predictor.configuration.to_run import to_run
 from predictor.step.prediction import predict
-from predictor.workloads.run import Recompute
+from predictor.workloads.run_choices import Recompute
 from tests.unit.examples import full_form, short_form, write
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,7 +21,8 @@ from predictor.workloads.blocks.experts import KEPT_PER_EXPERT
 from predictor.workloads.expert_exchange import ExpertDispatcher, visited
 from predictor.workloads.layer_table import layer_rows
 from predictor.workloads.rows import Kind
-from predictor.workloads.run import GemmRecipe, GraphModule, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import GemmRecipe, GraphModule, RecomputeModule
 from predictor.workloads.switches import Ffn, LayerKind
 from predictor.workloads.tasks import Part, PassTasks
 from predictor.workloads.transformer import Biases, MixtureOfExperts

@@ -22,7 +22,8 @@ from predictor.workloads.folds import pass_tasks
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layer_table import kept_rows
 from predictor.workloads.rows import Module
-from predictor.workloads.run import GemmRecipe, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import GemmRecipe
 from predictor.workloads.tasks import PassTasks, stream_task
 from predictor.workloads.transformer import LayerKind
 

@@ -11,7 +11,8 @@ import pytest
 from predictor.base.errors import ConfigError
 from predictor.configuration.readers import read_any
 from predictor.workloads.rows import Module, Role
-from predictor.workloads.run import GemmRecipe, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import GemmRecipe
 from predictor.workloads.tasks import Part
 from predictor.workloads.transformer import LayerKind
 from tests.layers import backward_pass, forward_pass, kept_of, parameters_of

@@ -23,7 +23,8 @@ from predictor.workloads.low_precision import recipe_of
 from predictor.workloads.low_precision_memory import cast_weights
 from predictor.workloads.recipes import RECIPES
 from predictor.workloads.rows import Role
-from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import GemmRecipe, Recompute, RecomputeModule
 from predictor.workloads.switches import Ffn, Mixer
 from predictor.workloads.tasks import Task
 from predictor.workloads.transformer import LayerKind

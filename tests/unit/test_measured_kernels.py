@@ -97,7 +97,9 @@ def run_of(model: dict[str, Any] | None = None, **training: Any) -> TrainingRun:
             "ffn_hidden_size": 11008, "vocab_size": 32000,
         } | (model or {}),
         "parallelism": {"data_parallel_size": 2},
-        "training": {"micro_batch_size": 2, "num_micro_batches": 4, "precision": PRECISION, **training},
+        "training": {
+            "micro_batch_size": 2, "num_micro_batches": 4, "precision": PRECISION, "framework": "pytorch", **training,
+        },
     }  # fmt: skip
     return prepare(content, Path()).run
 

@@ -10,7 +10,8 @@ from predictor.step.memory import GIB, StageMemory, activation_bytes, end_bytes,
 from predictor.timeline.in_flight import peak_in_flight
 from predictor.timeline.schedules import SCHEDULES
 from predictor.workloads.layout import Layout
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.step_tasks import BlockMemory
 from predictor.workloads.transformer import Attention, Biases, LayerKind, Normalization, Transformer
 from predictor.workloads.transformer_memory import edge_memory, layer_memory

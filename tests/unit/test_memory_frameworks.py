@@ -10,7 +10,8 @@ from predictor.step.memory import StageMemory, step_memory
 from predictor.workloads.kept_activations import kept_and_recomputed
 from predictor.workloads.layout import Layout
 from predictor.workloads.rows import Role
-from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import GemmRecipe, Recompute, RecomputeModule
 from predictor.workloads.software import Framework
 from predictor.workloads.transformer import LayerKind, Loss
 from predictor.workloads.transformer_memory import layer_memory

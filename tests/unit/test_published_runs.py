@@ -32,7 +32,8 @@ from predictor.step.families import (
 )
 from predictor.step.prediction import predict
 from predictor.step.published_runs import published_runs_note
-from predictor.workloads.run import GemmRecipe, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import GemmRecipe
 from predictor.workloads.software import Framework
 from tests.unit.examples import full_form, write
 

@@ -20,7 +20,8 @@ from predictor.workloads.folds import pass_tasks
 from predictor.workloads.layer_table import layer_rows
 from predictor.workloads.layout import Layout
 from predictor.workloads.rows import OF_FFN, Kind, Row
-from predictor.workloads.run import GemmRecipe, Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import GemmRecipe, Recompute, RecomputeModule
 from predictor.workloads.switches import Ffn
 from predictor.workloads.tasks import TRAFFIC
 from predictor.workloads.transformer import (

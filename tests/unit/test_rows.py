@@ -16,7 +16,8 @@ from predictor.workloads.blocks.ffn import inner_bytes
 from predictor.workloads.folds import kept_bytes, parameters
 from predictor.workloads.layer_table import layer_rows
 from predictor.workloads.rows import Kind, Module, Role, Row
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.switches import LayerKind
 from predictor.workloads.tasks import TRAFFIC, Part
 from predictor.workloads.transformer import Transformer

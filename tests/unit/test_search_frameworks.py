@@ -20,7 +20,8 @@ from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
 from predictor.step.memory import GIB, step_memory
 from predictor.step.prediction import predict
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from tests.unit.test_search import SMALL, SPARSE, config
 
 

@@ -10,7 +10,7 @@ from predictor.base.errors import ConfigError
 from predictor.configuration.loading import load
 from predictor.configuration.short_config import IGNORED, OVERRIDES, REQUIRED, TRAINING_CONFIG, expand, is_short
 from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
-from predictor.workloads.run import Recompute
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.transformer import Attention, Normalization
 from tests.unit.examples import full_form, short_form, write
 

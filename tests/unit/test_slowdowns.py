@@ -17,7 +17,7 @@ from predictor.costs.published import open_system, with_hardware
 from predictor.workloads.blocks.core import softmax_is_fused
 from predictor.workloads.edges import edge_block
 from predictor.workloads.fused import compiled_model
-from predictor.workloads.run import Recompute
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.tasks import PassTasks
 from predictor.workloads.transformer import Attention, LayerKind, Loss, Normalization
 from predictor.workloads.transformer_step import layer_block

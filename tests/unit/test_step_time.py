@@ -16,7 +16,7 @@ from predictor.step.overlap import exposed
 from predictor.step.prediction import predict
 from predictor.step.stages import time_block
 from predictor.workloads.layout import Layout
-from predictor.workloads.run import Recompute
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.tasks import Part
 from predictor.workloads.transformer_step import LAYER_OVERHEAD, WITHOUT_GRAPH, layer_block, layer_launches
 from tests.unit.test_workloads import DENSE, RUN

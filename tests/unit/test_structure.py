@@ -33,7 +33,17 @@ ALLOWED_IMPORTS = {
     "estimate_train_time": RUNTIME | {"predictor"},
     "fitting": RUNTIME | {"predictor", "microbench", "numpy", "pandas", "scipy", "sklearn", "threadpoolctl"},
     "microbench": RUNTIME
-    | {"predictor", "torch", "mpi4py", "fbgemm_gpu", "flash_attn", "pynvml", "transformers", "triton"},
+    | {
+        "predictor",
+        "torch",
+        "mpi4py",
+        "fbgemm_gpu",
+        "flash_attn",
+        "flash_attn_interface",
+        "pynvml",
+        "transformers",
+        "triton",
+    },
     "model_training_framework": RUNTIME | {"predictor", "torch", "lightning_fabric", "numpy", "tensorboard", "wandb"},
     "llm_trainer": RUNTIME
     | {"predictor", "model_training_framework", "torch", "lightning_fabric", "numpy"}

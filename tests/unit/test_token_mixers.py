@@ -17,7 +17,8 @@ from predictor.workloads.edges import edge_block
 from predictor.workloads.encoder import Encoder
 from predictor.workloads.layout import Layout
 from predictor.workloads.rows import Role
-from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute, RecomputeModule
 from predictor.workloads.switches import Activation, Biases, Ffn, LayerKind, Mixer, Normalization, Positions
 from predictor.workloads.tasks import Part, Task
 from predictor.workloads.transformer import Transformer

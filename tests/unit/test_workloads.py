@@ -12,7 +12,8 @@ from predictor.costs.operator import Direction
 from predictor.workloads.edges import edge_block, message_tasks
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import Layout
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.stage_end import stage_end
 from predictor.workloads.tasks import Part, PassTasks
 from predictor.workloads.transformer import Attention, Biases, LayerKind, Normalization, Transformer

@@ -11,7 +11,7 @@ from predictor.configuration.presets import preset_names
 from predictor.costs.work import STEP_PRECISIONS
 from predictor.search.frameworks import RULES
 from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.run import Recompute
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.software import Framework
 
 LONGEST_HELP = 60

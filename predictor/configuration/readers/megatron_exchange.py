@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from predictor.configuration.readers.megatron_options import Options
-from predictor.workloads.run import GraphModule
+from predictor.workloads.run_choices import GraphModule
 
 DISPATCHERS = {"allgather": "all_gather", "alltoall": "all_to_all", "alltoall_seq": "all_to_all"}
 FLEXIBLE = ("deepep", "hybridep")

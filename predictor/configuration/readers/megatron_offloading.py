@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from predictor.configuration.readers.megatron_options import Options
-from predictor.workloads.run import OffloadModule
+from predictor.workloads.run_choices import OffloadModule
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
 STATES = {"main-params-dtype": "fp32", "exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32"}

@@ -10,7 +10,7 @@ from typing import Any
 
 from predictor.base.errors import ConfigError
 from predictor.configuration.readers.megatron_options import Options
-from predictor.workloads.run import GemmRecipe
+from predictor.workloads.run_choices import GemmRecipe
 
 FORMATS = {"fp8": ("e4m3", "hybrid"), "fp4": ("e2m1",)}
 RECIPES = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from predictor.configuration.readers.megatron_options import Options
 from predictor.configuration.recomputation import OF_EXPERTS
-from predictor.workloads.run import RecomputeModule
+from predictor.workloads.run_choices import RecomputeModule
 
 METHODS = ("uniform", "block")
 

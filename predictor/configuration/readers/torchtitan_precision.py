@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.configuration.readers.fields import Fields
-from predictor.workloads.run import GemmRecipe
+from predictor.workloads.run_choices import GemmRecipe
 
 # Converters of linear layers and of experts, with the section that configures each.
 LINEAR = {

@@ -13,7 +13,7 @@ from typing import Any
 from predictor.base.errors import ConfigError
 from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.configuration.to_run import micro_batches
-from predictor.workloads.run import Recompute
+from predictor.workloads.run_choices import Recompute
 
 # Keys that the file has no place for.
 BESIDE = ("model", "training.recompute", "training.framework", "parallelism.expert_parallel_size")

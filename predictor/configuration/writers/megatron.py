@@ -18,7 +18,7 @@ from predictor.configuration.writers.megatron_layers import HYBRID_PROGRAM, is_h
 from predictor.configuration.writers.megatron_model import model_arguments
 from predictor.configuration.writers.megatron_stages import stage_arguments
 from predictor.workloads.layout import RANK_ORDER
-from predictor.workloads.run import GemmRecipe, Recompute
+from predictor.workloads.run_choices import GemmRecipe, Recompute
 
 CORE = "0.19.2"  # release of Megatron-LM's core whose arguments are written
 RECIPES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 from predictor.base.errors import ConfigError
 from predictor.configuration.sections import RunConfig, TrainingSection
 from predictor.workloads.expert_exchange import ExpertDispatcher
-from predictor.workloads.run import GraphModule, Recompute
+from predictor.workloads.run_choices import GraphModule, Recompute
 from predictor.workloads.switches import Biases
 
 DISPATCHERS = {ExpertDispatcher.ALL_TO_ALL: "alltoall", ExpertDispatcher.ALL_GATHER: "allgather"}

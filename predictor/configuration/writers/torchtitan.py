@@ -17,7 +17,7 @@ from predictor.configuration.parallelism import ParallelismSection
 from predictor.configuration.presets import preset
 from predictor.configuration.readers.torchtitan import DISPATCHERS, PRESETS
 from predictor.configuration.sections import RunConfig, TrainingSection
-from predictor.workloads.run import GemmRecipe, Recompute
+from predictor.workloads.run_choices import GemmRecipe, Recompute
 
 SCHEDULES = {"1f1b": "1F1B", "all_forward_all_backward": "GPipe", "interleaved_1f1b": "Interleaved1F1B"}
 MODES = {Recompute.NONE: "none", Recompute.FULL: "full", Recompute.PER_OP: "selective"}

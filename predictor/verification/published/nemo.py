@@ -19,7 +19,7 @@ from predictor.verification.published.row import Row, UnexpressedError, batch, l
 from predictor.verification.published.systems import machine
 from predictor.workloads.expert_exchange import ExpertDispatcher
 from predictor.workloads.frameworks import MEGATRON_LM
-from predictor.workloads.run import GraphModule, RecomputeModule
+from predictor.workloads.run_choices import GraphModule, RecomputeModule
 
 RECIPES = (
     ("nvfp4", "nvfp4"),

@@ -6,22 +6,9 @@ from predictor.costs.operators.fused_swiglu import FUSED_GATE_PASSES
 from predictor.costs.operators.swiglu import UNFUSED_PASSES
 from predictor.workloads.architecture import Architecture
 from predictor.workloads.blocks.token_mixer import Around
+from predictor.workloads.kernel_rows import named, product, stream
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import (
-    COPY_PASSES,
-    FP32_BYTES,
-    Kept,
-    Kind,
-    Matrix,
-    Module,
-    Reads,
-    Role,
-    Row,
-    Split,
-    named,
-    product,
-    stream,
-)
+from predictor.workloads.rows import COPY_PASSES, FP32_BYTES, Kept, Kind, Matrix, Module, Reads, Role, Row, Split
 from predictor.workloads.switches import LayerKind, QkNorm
 from predictor.workloads.tasks import ADD_PASSES
 

@@ -9,23 +9,11 @@ from predictor.costs.catalogue import catalogue
 from predictor.costs.operator import in_kernel, in_precision
 from predictor.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
 from predictor.workloads.architecture import Architecture
+from predictor.workloads.kernel_rows import both, stream, traffic
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layer_shapes import LAYER_SHAPES
 from predictor.workloads.layout import Layout
-from predictor.workloads.rows import (
-    FP32_BYTES,
-    MASK_BYTES,
-    Behind,
-    Kept,
-    Kind,
-    Module,
-    Role,
-    Row,
-    both,
-    dropout_bytes,
-    stream,
-    traffic,
-)
+from predictor.workloads.rows import FP32_BYTES, MASK_BYTES, Behind, Kept, Kind, Module, Role, Row, dropout_bytes
 from predictor.workloads.switches import Attention, LayerKind
 from predictor.workloads.tasks import Part
 

@@ -21,22 +21,10 @@ from predictor.workloads.architecture import Architecture, MixtureOfExperts
 from predictor.workloads.blocks.ffn import activation, ffn, inner_bytes
 from predictor.workloads.expert_exchange import ExpertDispatcher, received_share, routed_share
 from predictor.workloads.expert_ranks import expert_tokens
+from predictor.workloads.kernel_rows import product, scalars, stream
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
-from predictor.workloads.rows import (
-    FP32_BYTES,
-    Kept,
-    Kind,
-    Matrix,
-    Module,
-    Reads,
-    Role,
-    Row,
-    Split,
-    product,
-    scalars,
-    stream,
-)
+from predictor.workloads.rows import FP32_BYTES, Kept, Kind, Matrix, Module, Reads, Role, Row, Split
 
 # Bytes per router score: softmax and top-k read and write it in fp32.
 SCORE_BYTES = 4 * 4

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from predictor.costs.operators.fused_swiglu import FUSED_GATE_PASSES
 from predictor.workloads.architecture import Architecture
+from predictor.workloads.kernel_rows import product, shaped, stream
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import (
-    COPY_PASSES,
-    Kept,
-    Kind,
-    Matrix,
-    Module,
-    Reads,
-    Role,
-    Row,
-    Split,
-    product,
-    shaped,
-    stream,
-)
+from predictor.workloads.rows import COPY_PASSES, Kept, Kind, Matrix, Module, Reads, Role, Row, Split
 from predictor.workloads.switches import Activation
 from predictor.workloads.tasks import ADD_PASSES
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from predictor.workloads.blocks.mamba2 import CONVOLUTION_PASSES, GATED_NORM_PASSES
 from predictor.workloads.blocks.token_mixer import Around, Kernels
+from predictor.workloads.kernel_rows import product, shaped, stream
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Row, Split, product, shaped, stream
+from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Row, Split
 
 # Normalising queries and keys to length one reads and writes them; backward reads them and a gradient and writes.
 UNIT_LENGTH_PASSES = (2, 3)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.costs.catalogue import catalogue
+from predictor.workloads.kernel_rows import product, shaped, stream
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import Kind, Module, Pass, Row, Split, product, shaped, stream
+from predictor.workloads.rows import Kind, Module, Pass, Row, Split
 from predictor.workloads.tasks import BACKWARD, FORWARD
 
 FP32_BYTES = 4

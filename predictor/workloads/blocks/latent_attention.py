@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from predictor.workloads.blocks.indexer import Indexer
 from predictor.workloads.blocks.token_mixer import Around, Kernels
+from predictor.workloads.kernel_rows import product, shaped, stream
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Row, Split, product, shaped, stream
+from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Row, Split
 
 UP = "qkv_projection"  # the operator that times them all: one family of products
 COPY_PASSES = 2

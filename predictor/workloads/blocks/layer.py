@@ -10,21 +10,10 @@ from predictor.workloads.blocks.core import AS_MEASURED, CORE_OPERATORS, CoreKer
 from predictor.workloads.blocks.experts import ExpertKernels, experts_rows
 from predictor.workloads.blocks.ffn import ffn
 from predictor.workloads.blocks.token_mixer import Around, Kernels
+from predictor.workloads.kernel_rows import named, stream
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.layout import Layout
-from predictor.workloads.rows import (
-    MASK_BYTES,
-    Kept,
-    Kind,
-    Module,
-    Reads,
-    Role,
-    Row,
-    Split,
-    dropout_bytes,
-    named,
-    stream,
-)
+from predictor.workloads.rows import MASK_BYTES, Kept, Kind, Module, Reads, Role, Row, Split, dropout_bytes
 from predictor.workloads.switches import Ffn, LayerKind, Mixer, Normalization
 from predictor.workloads.tasks import Part
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.workloads.blocks.token_mixer import Around, Kernels
+from predictor.workloads.kernel_rows import product, shaped, stream
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Row, Split, product, shaped, stream
+from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Row, Split
 
 # Reads and writes per element of a convolution with its SiLU: forward input and output; backward the input and the
 # output's gradient are read, the input's is written. The gated norm reads values and gate and writes; backward it reads

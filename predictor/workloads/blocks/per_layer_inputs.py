@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictor.workloads.kernel_rows import named, product, stream
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import Kind, Module, Row, Split, named, product, stream
+from predictor.workloads.rows import Kind, Module, Row, Split
 from predictor.workloads.tasks import ADD_PASSES
 
 # Reads and writes of the elements of a token's own embedding in one layer: it is looked up, added to the projection of

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.workloads.blocks.token_mixer import Around, Kernels
+from predictor.workloads.kernel_rows import product, stream
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Split, product, stream
+from predictor.workloads.rows import Kept, Matrix, Module, Reads, Role, Split
 
 # Backward, an element-wise kernel reads its inputs and the gradient of its output, and writes the gradients of its
 # inputs: of one input and one output twice, of two inputs and one output 5 / 3 of what it moves forward.

@@ -7,7 +7,7 @@ the norm before it; the router, with shared experts where they are; the preparat
 from __future__ import annotations
 
 from predictor.workloads.rows import OF_FFN, Kind, Module, Pass, Row
-from predictor.workloads.run import GraphModule
+from predictor.workloads.run_choices import GraphModule
 from predictor.workloads.tasks import TRAFFIC
 
 # Module calls and views of a layer that a graph of its attention replaces.

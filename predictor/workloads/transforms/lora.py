@@ -15,19 +15,9 @@ from typing import NamedTuple
 
 from predictor.costs.catalogue import catalogue
 from predictor.costs.collectives import Topology
+from predictor.workloads.kernel_rows import both, stream, traffic
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import (
-    OF_FFN,
-    Kept,
-    Kind,
-    Module,
-    Role,
-    Row,
-    Split,
-    both,
-    stream,
-    traffic,
-)
+from predictor.workloads.rows import OF_FFN, Kept, Kind, Module, Role, Row, Split
 from predictor.workloads.tasks import ADD_PASSES, Part
 
 # The adapter's output is scaled, a read and a write, and added to the layer's; backward the gradient is scaled, and

@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictor.costs.operator import in_precision
+from predictor.workloads.kernel_rows import stream
 from predictor.workloads.layer_call import LayerCall
 from predictor.workloads.recipes import Casts, Recipe
-from predictor.workloads.rows import Kept, Kind, Module, Pass, Row, Split, stream
+from predictor.workloads.rows import Kept, Kind, Module, Pass, Row, Split
 from predictor.workloads.tasks import BACKWARD
 
 

@@ -10,7 +10,8 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from predictor.workloads.rows import OF_FFN, Kind, Module, Role, Row, Split
-from predictor.workloads.run import Recompute, RecomputeModule, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute, RecomputeModule
 from predictor.workloads.tasks import TRAFFIC
 
 # Tensors that each module of Megatron-LM's selective recomputation drops, and the modules whose they are; empty: any.

@@ -19,8 +19,9 @@ from math import inf
 from typing import NamedTuple
 
 from predictor.costs.collectives import Topology
+from predictor.workloads.kernel_rows import traffic
 from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.rows import Behind, Kind, Module, Pass, Row, Split, traffic
+from predictor.workloads.rows import Behind, Kind, Module, Pass, Row, Split
 from predictor.workloads.tasks import Part
 
 SCATTER_CHUNKS = 4

@@ -19,7 +19,8 @@ from predictor.configuration.software import with_software
 from predictor.configuration.taking import completed
 from predictor.configuration.to_run import to_run
 from predictor.workloads.plain import beyond_plain
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.software import Framework
 from predictor.workloads.switches import QkNorm
 from predictor.workloads.transformer import Activation, Attention

@@ -15,7 +15,8 @@ from predictor.configuration.sections import validate
 from predictor.configuration.to_run import to_run
 from predictor.workloads.layout import RANK_ORDER
 from predictor.workloads.plain import beyond_plain
-from predictor.workloads.run import Recompute, TrainingRun
+from predictor.workloads.run import TrainingRun
+from predictor.workloads.run_choices import Recompute
 from predictor.workloads.switches import QkNorm
 from predictor.workloads.transformer import Attention, Biases, Loss, Normalization
 
