@@ -197,7 +197,7 @@ publish-gpu: $(TEST_READY) ## fit the results in GPU_OUT, compare, and publish t
 	$(TEST) -m fitting publish "$$fitted" --out "regressors/$${name}_measured" $(if $(GPU_REPLACE),--replace)
 
 survey-emulated: $(WORKFLOW_READY) ## a whole survey on a GPU in virtual time; the kit, every stage a process, to a published system
-	SURVEY_SHAPES=120 SURVEY_EMULATED=yes $(WORKFLOW) -m pytest tests/unit/test_microbench_survey_virtual.py -s
+	SURVEY_SHAPES=120 SURVEY_EMULATED=yes $(WORKFLOW) -m pytest tests/unit/microbench/test_survey_virtual.py -s
 
 slurm-installed:
 	@PATH="$$PATH:/usr/sbin"; \

@@ -6,18 +6,18 @@
 
 import sys
 
-from predictor.base.wings import provide
+from predictor.core.base.wings import provide
 
 TYPE_CHECKING = False  # for type checkers; importing typing for it would cost more than all the rest
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from predictor.interface.comparison import compare
-    from predictor.interface.prediction import predict
-    from predictor.interface.recommender import predict_recommender
-    from predictor.interface.search import search
-    from predictor.interface.sharding import search_plans
-    from predictor.interface.system import load_system
+    from predictor.core.predict.comparison import compare
+    from predictor.core.predict.prediction import predict
+    from predictor.core.predict.system import load_system
+    from predictor.recommender.plans import search_plans
+    from predictor.recommender.prediction import predict_recommender
+    from predictor.search.interface import search
 else:
     ModuleType = type(sys)
 
@@ -25,19 +25,19 @@ __all__ = ["__version__", "compare", "load_system", "predict", "predict_recommen
 __version__ = "0.1.0"  # the same as in pyproject.toml; a test compares them
 
 _MODULES = {
-    "compare": "predictor.interface.comparison",
-    "load_system": "predictor.interface.system",
-    "predict": "predictor.interface.prediction",
-    "predict_recommender": "predictor.interface.recommender",
-    "search": "predictor.interface.search",
-    "search_plans": "predictor.interface.sharding",
+    "compare": "predictor.core.predict.comparison",
+    "load_system": "predictor.core.predict.system",
+    "predict": "predictor.core.predict.prediction",
+    "predict_recommender": "predictor.recommender.prediction",
+    "search": "predictor.search.interface",
+    "search_plans": "predictor.recommender.plans",
 }
 
 # The core, and wings of each other, ask for these by name, since they import none.
 provide(
-    readers="predictor.configuration.readers",
-    writers="predictor.configuration.writers",
-    recommenders="predictor.verification.recommenders",
+    readers="predictor.formats",
+    writers="predictor.formats.writers",
+    recommenders="predictor.recommender.verified",
 )
 
 

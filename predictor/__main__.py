@@ -18,15 +18,6 @@ from typing import TextIO
 
 import yaml
 
-from predictor.base.encoding import fit_encoding
-from predictor.base.errors import (
-    ConfigError,
-    ManyProblemsError,
-    MissingKeyError,
-    PublishedError,
-    shortened,
-)
-from predictor.base.read_yaml import one_line
 from predictor.commands import (
     calibrate,
     check,
@@ -45,6 +36,9 @@ from predictor.commands import (
 )
 from predictor.commands.mistyped import require_configuration
 from predictor.commands.parser import Incomplete, Parser, Unfit
+from predictor.core.base.encoding import fit_encoding
+from predictor.core.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError, shortened
+from predictor.core.base.read_yaml import one_line
 
 COMMANDS = (
     predict,
@@ -139,7 +133,7 @@ def _shown(text: str, arguments: argparse.Namespace | None) -> str:
     """Return an answer as its output shows it: in colours on a terminal, where it is one for people."""
     if getattr(arguments, "command", None) not in IN_COLOUR or getattr(arguments, "json", False):
         return text
-    from predictor.base.colour import coloured, wants_colour
+    from predictor.core.base.colour import coloured, wants_colour
 
     plain = getattr(arguments, "no_color", False) or not wants_colour(sys.stdout)
     return text if plain else coloured(text)

@@ -18,17 +18,17 @@ from pathlib import Path
 
 import yaml
 
-from predictor.base.bundled import EXAMPLES_FOLDER
-from predictor.base.read_yaml import read_mapping
-from predictor.configuration.loading import load
-from predictor.configuration.sections import validate
-from predictor.configuration.short_config import expand
-from predictor.configuration.to_run import to_run
-from predictor.costs.published import PublishedSystem
+from predictor.core.base.bundled import EXAMPLES_FOLDER
+from predictor.core.base.read_yaml import read_mapping
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.plan.loading import load
+from predictor.core.plan.short_config import expand
+from predictor.core.plan.to_run import to_run
+from predictor.core.schema.sections import validate
+from predictor.core.step.prediction import predict
+from predictor.core.workload.run import TrainingRun
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import rank
-from predictor.step.prediction import predict
-from predictor.workloads.run import TrainingRun
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml"

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from predictor.costs.cost import Cost, Source
-from predictor.precision.greedy import greedy_plan
-from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
-from predictor.precision.plans import BestPlan, fastest_plan, fastest_plan_under, least_sensitive_plan
+from predictor.core.costs.cost import Cost, Source
+from predictor.replay.precision.greedy import greedy_plan
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
+from predictor.replay.precision.plans import BestPlan, fastest_plan, fastest_plan_under, least_sensitive_plan
 
 CHOICES = (Precision.FP32, Precision.FP16, Precision.INT8)
 SPEED = {Precision.FP32: 1.0, Precision.FP16: 0.55, Precision.INT8: 0.45}

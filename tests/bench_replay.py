@@ -21,11 +21,11 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from predictor.replay.answer import answered
-from predictor.replay.changes import Means
-from predictor.replay.traced_step import joined
-from predictor.traces.build_graph import local_graph
-from predictor.traces.global_graph import global_graph
-from predictor.traces.reading import read_traces
+from predictor.replay.files.reading import read_traces
+from predictor.replay.graph.build_graph import local_graph
+from predictor.replay.graph.global_graph import global_graph
+from predictor.replay.whatif.changes import Means
+from predictor.replay.whatif.traced_step import joined
 
 RANKS, LAYERS, WIDTH, BATCH, STEPS, WARM_UP = 2, 8, 512, 256, 20, 4
 

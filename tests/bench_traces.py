@@ -111,8 +111,8 @@ def write_trace(path: Path, count: int) -> int:
 
 def read_in_process(path: Path) -> None:
     """Read a trace and print how long it took, and the most memory that the process had."""
-    from predictor.traces.kineto import read_trace
-    from predictor.traces.steps import choose_step
+    from predictor.replay.files.kineto import read_trace
+    from predictor.replay.graph.steps import choose_step
 
     began, worked = time.perf_counter(), time.process_time()
     trace = read_trace(path)

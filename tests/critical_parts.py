@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from predictor.traces.local_graph import EdgeKind, LocalGraph, TracedTask
-from predictor.traces.local_replay import replay_local
+from predictor.replay.graph.local_graph import EdgeKind, LocalGraph, TracedTask
+from predictor.replay.graph.local_replay import replay_local
 
 
 class PathPart(NamedTuple):

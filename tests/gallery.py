@@ -20,7 +20,8 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 from predictor.__main__ import main as predictor_main
-from predictor.report import recommender, text
+from predictor.core.report import text
+from predictor.recommender.report import prediction as recommender
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FILES = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"

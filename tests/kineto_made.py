@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.traces.local_graph import NO_PEER, LocalGraph, TaskKind, TracedTask
+from predictor.replay.graph.local_graph import NO_PEER, LocalGraph, TaskKind, TracedTask
 from tests.traces_made import COMMUNICATION, COMPUTE, MadeJob
 from tests.unit.kineto_traces import NVIDIA, Event, event, write
 

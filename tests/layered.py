@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from statistics import fmean
 
-from predictor.base.drawing import BLUE, VERMILION, element, path, text
+from predictor.core.base.drawing import BLUE, VERMILION, element, path, text
 
 Edge = tuple[str, str]
 Node = str | tuple[Edge, int]  # a name, or where an arrow crosses a layer

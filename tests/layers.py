@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from predictor.workloads.blocks.layer import LayerSettings, layer_rows
-from predictor.workloads.folds import KeptBytes, kept_bytes, parameters
-from predictor.workloads.layer import layer_of
-from predictor.workloads.layer_sizes import sized
-from predictor.workloads.layer_table import kept_rows
-from predictor.workloads.layout import Layout
-from predictor.workloads.rank_parameters import RankParameters
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.switches import LayerKind
-from predictor.workloads.tasks import PassTasks
-from predictor.workloads.transformer import Transformer
+from predictor.core.blocks.layer import LayerSettings, layer_rows
+from predictor.core.folds import KeptBytes, kept_bytes, parameters
+from predictor.core.workload.layer import layer_of
+from predictor.core.workload.layer_sizes import sized
+from predictor.core.workload.layer_table import kept_rows
+from predictor.core.workload.layout import Layout
+from predictor.core.workload.rank_parameters import RankParameters
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.switches import LayerKind
+from predictor.core.workload.tasks import PassTasks
+from predictor.core.workload.transformer import Transformer
 
 DENSE = LayerKind()
 

@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = ("predictor/workloads", "predictor/step", "predictor/costs", "predictor/timeline")
+CORE = ("predictor/core/workload", "predictor/core/step", "predictor/core/costs", "predictor/core/timeline")
 TEST_S = 900.0  # a mutation that ends no loop is caught by the clock
 OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Add: ("+", "-"),

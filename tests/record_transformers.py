@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-READERS = ROOT / "predictor" / "configuration" / "readers"
+READERS = ROOT / "predictor/formats"
 CLASS_DEFAULTS = READERS / "hugging_face_defaults.json"
 DATA = ROOT / "tests" / "data" / "readers"
 COUNTS = DATA / "transformers_defaults.json"

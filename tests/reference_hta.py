@@ -31,12 +31,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from predictor.traces.build_graph import graph_between
-from predictor.traces.events import RankTrace
-from predictor.traces.gaps import NO_TASK, GapKind, gaps
-from predictor.traces.kineto import read_trace
-from predictor.traces.local_graph import EdgeKind, LocalGraph, TaskKind
-from predictor.traces.steps import StepWindow
+from predictor.replay.files.events import RankTrace
+from predictor.replay.files.kineto import read_trace
+from predictor.replay.graph.build_graph import graph_between
+from predictor.replay.graph.gaps import NO_TASK, GapKind, gaps
+from predictor.replay.graph.local_graph import EdgeKind, LocalGraph, TaskKind
+from predictor.replay.graph.steps import StepWindow
 from tests.critical_parts import critical_parts
 
 CPU, COMPUTE, COMMUNICATION = "cpu_bound", "gpu_compute_bound", "gpu_communication_bound"

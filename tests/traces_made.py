@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.traces.local_graph import (
+from predictor.replay.graph.local_graph import (
     NO_OPERATOR,
     Collective,
     Edge,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictor.base.bundled import DATA_FOLDER, EXAMPLES_FOLDER, REGRESSORS_FOLDER
+from predictor.core.base.bundled import DATA_FOLDER, EXAMPLES_FOLDER, REGRESSORS_FOLDER
 
 
 def get_data_path() -> Path:

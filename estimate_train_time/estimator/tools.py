@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
-from predictor.base.errors import ConfigError, nearest
-from predictor.base.read_yaml import read_mapping
+from predictor.core.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
+from predictor.core.base.errors import ConfigError, nearest
+from predictor.core.base.read_yaml import read_mapping
 
 
 def config_decoder(file_path: str) -> dict[str, Any]:

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.base.bundled import EXAMPLES_FOLDER, examples
-from predictor.base.errors import ConfigError, nearest
+from predictor.core.base.bundled import EXAMPLES_FOLDER, examples
+from predictor.core.base.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from predictor.interface.inputs import Configuration
-    from predictor.interface.prediction import StepPrediction
+    from predictor.core.predict.inputs import Configuration
+    from predictor.core.predict.prediction import StepPrediction
 
 # Options that say a key of the configuration, with their short forms; each also has the key's own name.
 KEY_OPTIONS: dict[str, tuple[str, ...]] = {
@@ -88,7 +88,7 @@ def model_of(arguments: argparse.Namespace) -> str | None:
     given = arguments.path or arguments.config
     if given is None:
         return None
-    from predictor.configuration.of_model import is_of_other_tool  # only when needed, for a fast start
+    from predictor.core.plan.of_model import is_of_other_tool  # only when needed, for a fast start
 
     return str(given) if is_of_other_tool(given) else None
 
@@ -106,22 +106,22 @@ def configuration(arguments: argparse.Namespace, changes: list[str]) -> Configur
         arguments: of the command; of a model, ``system`` is its own.
         changes: KEY=VALUE; those of the hardware are left to the prediction.
     """
-    from predictor.costs.hardware_change import is_of_hardware  # only when needed, for a fast start
-    from predictor.interface.inputs import read, with_changes
+    from predictor.core.costs.hardware_change import is_of_hardware  # only when needed, for a fast start
+    from predictor.core.predict.inputs import read, with_changes
 
     keys = [text for text in changes if not is_of_hardware(text)] if changes else []
     model = model_of(arguments)
     if model is None:
         return with_changes(read(config_path(arguments)), keys)
-    from predictor.interface.model_options import of_model
+    from predictor.search.model_options import of_model
 
     return of_model(model, keys, arguments.system)
 
 
 def predicted(arguments: argparse.Namespace) -> StepPrediction:
     """Return the prediction of what a command was asked about, with all its changes."""
-    from predictor.costs.hardware_change import is_of_hardware
-    from predictor.interface.prediction import predict
+    from predictor.core.costs.hardware_change import is_of_hardware
+    from predictor.core.predict.prediction import predict
 
     changes = [*key_changes(arguments), *arguments.changes]
     asked = configuration(arguments, changes)

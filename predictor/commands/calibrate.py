@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from predictor.base.command_line import progress
-from predictor.base.json_text import as_json
 from predictor.commands.parser import Commands, Incomplete, add_command
+from predictor.core.base.command_line import progress
+from predictor.core.base.json_text import as_json
 
 
 def add(commands: Commands) -> None:
@@ -26,9 +26,9 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return factors and errors, and write the system; runs that cannot be predicted make the answer incomplete."""
-    from predictor.calibration.answer import calibrate
-    from predictor.calibration.publish import publish
-    from predictor.calibration.text import render, to_json
+    from predictor.evidence.calibration.answer import calibrate
+    from predictor.evidence.calibration.publish import publish
+    from predictor.evidence.calibration.text import render, to_json
 
     calibrated = calibrate(arguments.runs, arguments.system)
     for path in publish(calibrated, Path(arguments.out)):

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.base.bundled import systems
-from predictor.base.errors import ConfigError
-from predictor.base.json_text import as_json
 from predictor.commands.parser import Commands, Unfit, add_command
+from predictor.core.base.bundled import systems
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.json_text import as_json
 
 if TYPE_CHECKING:
-    from predictor.interface.check import Check
+    from predictor.core.predict.check import Check
 
 # Limits as options, with their units.
 OPTIONS = {
@@ -42,9 +42,9 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
     """Check every configuration of the command line against the options."""
     from pydantic import ValidationError
 
-    from predictor.base.read_yaml import first_error, reason
-    from predictor.interface.check import Limits, check
-    from predictor.interface.prediction import predict
+    from predictor.core.base.read_yaml import first_error, reason
+    from predictor.core.predict.check import Limits, check
+    from predictor.core.predict.prediction import predict
 
     given = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
     if given and not arguments.paths:
@@ -60,8 +60,8 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
 
 def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:
     """Check every entry of a budget file."""
-    from predictor.interface.check import check, read_budget
-    from predictor.interface.prediction import predict
+    from predictor.core.predict.check import check, read_budget
+    from predictor.core.predict.prediction import predict
 
     checks = []
     for entry in read_budget(path).checks:
@@ -79,7 +79,7 @@ def _beside(budget: Path, system: str) -> str:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return every rule; one that is broken makes the exit code 3."""
-    from predictor.interface.check import render, to_json
+    from predictor.core.predict.check import render, to_json
 
     if not arguments.paths and arguments.budget is None:
         raise ConfigError("check needs configuration files with limits (--max-step-s 12), or --budget FILE")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from predictor.base.errors import ConfigError
-from predictor.base.json_text import as_json
 from predictor.commands.asked import add_changes
 from predictor.commands.parser import Commands, add_command, width
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.json_text import as_json
 
 if TYPE_CHECKING:
-    from predictor.interface.prediction import StepPrediction
+    from predictor.core.predict.prediction import StepPrediction
 
 
 def add(commands: Commands) -> None:
@@ -31,9 +31,9 @@ def _of_other_tool(path: str, systems: list[str], changes: list[str]) -> list[St
     Raises:
         ConfigError: none is named, or the file cannot be predicted.
     """
-    from predictor.costs.hardware_change import is_of_hardware
-    from predictor.interface.model_options import of_model
-    from predictor.interface.prediction import predict
+    from predictor.core.costs.hardware_change import is_of_hardware
+    from predictor.core.predict.prediction import predict
+    from predictor.search.model_options import of_model
 
     if not systems:
         raise ConfigError(f"{path} is of another tool and says no system; name one or several, with --system NAME")
@@ -44,9 +44,9 @@ def _of_other_tool(path: str, systems: list[str], changes: list[str]) -> list[St
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the comparison."""
-    from predictor.configuration.of_model import is_of_other_tool
-    from predictor.interface.comparison import compare
-    from predictor.interface.prediction import predict
+    from predictor.core.plan.of_model import is_of_other_tool
+    from predictor.core.predict.comparison import compare
+    from predictor.core.predict.prediction import predict
 
     predictions: list[StepPrediction] = []
     for path in arguments.paths:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from predictor.base.bundled import examples
 from predictor.commands.asked import example
 from predictor.commands.parser import Commands, add_command
+from predictor.core.base.bundled import examples
 
 if TYPE_CHECKING:
-    from predictor.costs.hardware import System
+    from predictor.core.hardware.hardware import System
 
 
 def add(commands: Commands) -> None:
@@ -34,15 +34,15 @@ def answer_show(arguments: argparse.Namespace) -> str:
 
 def answer_presets(_: argparse.Namespace) -> str:
     """Return the names of the models."""
-    from predictor.configuration.presets import preset_names
+    from predictor.core.schema.presets import preset_names
 
     return "\n".join(preset_names())
 
 
 def answer_systems(_: argparse.Namespace) -> str:
     """Return every published system with its GPU, its nodes and its links."""
-    from predictor.base.bundled import REGRESSORS_FOLDER, systems
-    from predictor.costs.folder import own_precisions, read_hardware, read_manifest
+    from predictor.core.base.bundled import REGRESSORS_FOLDER, systems
+    from predictor.core.costs.folder import own_precisions, read_hardware, read_manifest
 
     lines = []
     for name in systems():

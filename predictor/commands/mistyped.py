@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from predictor.base.errors import ConfigError, nearest
+from predictor.core.base.errors import ConfigError, nearest
 
 
 def require_configuration(program: str, name: str, commands: Sequence[str]) -> None:
@@ -16,7 +16,7 @@ def require_configuration(program: str, name: str, commands: Sequence[str]) -> N
     """
     if name.startswith("-") or any(mark in name for mark in "./:") or Path(name).exists():
         return
-    from predictor.configuration.presets import spelled  # only when needed, for a fast start
+    from predictor.core.schema.presets import spelled  # only when needed, for a fast start
 
     preset = spelled(name)
     meant = nearest(name, commands) if preset is None else f" It is a model: {program} predict --model {preset}."

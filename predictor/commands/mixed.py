@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.base.json_text import as_json
 from predictor.commands.parser import Commands, add_command, width
+from predictor.core.base.json_text import as_json
 
 
 def add(commands: Commands) -> None:
@@ -45,9 +45,9 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the replayed job, and the split of its batch where samples are given."""
-    from predictor.replay.mixed_question import MixedQuestion
-    from predictor.replay.mixed_question import answer as mixed
-    from predictor.replay.mixed_text import render, to_json
+    from predictor.replay.whatif.mixed_question import MixedQuestion
+    from predictor.replay.whatif.mixed_question import answer as mixed
+    from predictor.replay.whatif.mixed_text import render, to_json
 
     question = MixedQuestion(
         arguments.devices,

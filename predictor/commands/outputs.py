@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from predictor.base.errors import ConfigError
-from predictor.base.files import write_whole
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.files import write_whole
 
 
 class Output(NamedTuple):

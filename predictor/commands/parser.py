@@ -9,8 +9,8 @@ from itertools import takewhile
 from textwrap import fill
 from typing import Any, NoReturn
 
-from predictor.base import command_line
-from predictor.base.errors import ConfigError, nearest
+from predictor.core.base import command_line
+from predictor.core.base.errors import ConfigError, nearest
 
 NARROWEST, USUAL_WIDTH = 40, 100
 

@@ -6,14 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.base.errors import ConfigError
-from predictor.base.json_text import as_json
 from predictor.commands.asked import KEY_OPTIONS, add_config, config_path, predicted
 from predictor.commands.parser import Commands, Unfit, add_command, width
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.json_text import as_json
 
 if TYPE_CHECKING:
-    from predictor.interface.prediction import StepPrediction
-    from predictor.interface.recommender import RecommenderStep
+    from predictor.core.predict.prediction import StepPrediction
+    from predictor.recommender.prediction import RecommenderStep
 
 # Options that a HugeCTR configuration takes, and those of them that no other does.
 RECOMMENDER_OPTIONS = ("gpus", "precision", "batch_size", "plan", "key_exponent", "cached_share")
@@ -42,8 +42,8 @@ def is_hugectr_file(path: Path) -> bool:
     """Return whether a file is a HugeCTR configuration; reads no file that cannot be one."""
     if path.suffix != ".json" or not path.is_file():
         return False
-    from predictor.configuration.readers import detect
-    from predictor.configuration.telling import HUGECTR
+    from predictor.core.schema.telling import HUGECTR
+    from predictor.formats import detect
 
     return detect(path) == HUGECTR
 
@@ -60,7 +60,7 @@ def _recommender(path: Path, arguments: argparse.Namespace) -> RecommenderStep:
     Raises:
         ConfigError: an option is for transformers.
     """
-    from predictor.interface.recommender import predict_recommender
+    from predictor.recommender.prediction import predict_recommender
 
     for key in KEY_OPTIONS:
         if getattr(arguments, key) is not None and key not in RECOMMENDER_OPTIONS:

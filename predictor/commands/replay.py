@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.base.command_line import progress
-from predictor.base.errors import ConfigError
-from predictor.base.json_text import as_json
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import Commands, add_command, width
+from predictor.core.base.command_line import progress
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.json_text import as_json
 
 
 def add(commands: Commands) -> None:
@@ -53,11 +53,11 @@ def add(commands: Commands) -> None:
 def answer(arguments: argparse.Namespace) -> str:
     """Return the replay; write what was asked for."""
     from predictor.replay.answer import measured
-    from predictor.replay.changes import Means
     from predictor.replay.document import to_json
     from predictor.replay.question import ReplayQuestion
     from predictor.replay.question import answer as replay
     from predictor.replay.text import render
+    from predictor.replay.whatif.changes import Means
 
     if arguments.top < 1:
         raise ConfigError(f"--top is {arguments.top}; it must be at least 1")

@@ -27,22 +27,22 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Write the page, and return its name."""
-    from predictor.report.page.page import page
-    from predictor.report.page.style import CONTENT_WIDTH
-    from predictor.step.spans import step_trace
-    from predictor.timeline.picture import picture
+    from predictor.core.report.page.page import page
+    from predictor.core.report.page.style import CONTENT_WIDTH
+    from predictor.core.step.spans import step_trace
+    from predictor.core.timeline.picture import picture
 
     check_outputs([("--out", arguments.out)], [config_path(arguments)])
     step = predicted(arguments)
     loaded, prediction = step.loaded, step.prediction
     others = ""
     if arguments.search:
-        from predictor.report.page.layouts import layouts
+        from predictor.core.plan.framework_rules import MEGATRON, rules_behind
+        from predictor.core.step.memory import step_memory
         from predictor.search.answer import search
-        from predictor.search.frameworks import MEGATRON, rules_behind
         from predictor.search.question import problem_around
+        from predictor.search.report.layouts import layouts
         from predictor.search.standing import standing
-        from predictor.step.memory import step_memory
 
         rules = rules_behind(loaded.run.framework) or MEGATRON
         problem = problem_around(loaded, rules)

@@ -6,12 +6,12 @@ import argparse
 from contextlib import suppress
 from pathlib import Path
 
-from predictor.base.errors import ConfigError
-from predictor.base.json_text import as_json
 from predictor.commands.asked import add_changes
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import Commands, add_command, width
 from predictor.commands.predict import is_hugectr_file
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.json_text import as_json
 
 # Options of layouts, which a HugeCTR configuration does not have.
 LAYOUT_OPTIONS = (
@@ -116,8 +116,8 @@ def _tokens(text: str) -> int:
 
 def _plans(arguments: argparse.Namespace) -> str:
     """Return the fastest sharding plans of a HugeCTR configuration."""
-    from predictor.configuration.hugectr.plan_file import plan_text
-    from predictor.interface.sharding import search_plans
+    from predictor.recommender.hugectr.plan_file import plan_text
+    from predictor.recommender.plans import search_plans
 
     given = next((name for name in LAYOUT_OPTIONS if getattr(arguments, name)), None)
     if given is not None:
@@ -150,7 +150,7 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     if arguments.write_job is not None and arguments.write_arguments is None:
         raise ConfigError("--write-job needs --write-arguments FILE, which the job runs")
     if arguments.write_arguments is not None and arguments.framework is None:
-        from predictor.search.frameworks import RULES  # only when needed, for a fast start
+        from predictor.core.plan.framework_rules import RULES  # only when needed, for a fast start
 
         raise ConfigError(f"--write-arguments needs --framework: {', '.join(RULES)}")
 
@@ -166,7 +166,7 @@ def answer(arguments: argparse.Namespace) -> str:
         raise ConfigError(f"{option} is for HugeCTR configurations; {arguments.model} is none")
     import yaml
 
-    from predictor.interface.search import search
+    from predictor.search.interface import search
 
     options = {name: getattr(arguments, name) for name in search.__kwdefaults__ or {}}  # an option each
     result = search(arguments.model, arguments.gpus, **options)

@@ -6,9 +6,9 @@ import argparse
 import signal
 from types import FrameType
 
-from predictor.base.command_line import progress
-from predictor.base.errors import ConfigError
 from predictor.commands.parser import Commands, add_command
+from predictor.core.base.command_line import progress
+from predictor.core.base.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 MOST_AT_ONCE = 64

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.base.errors import ConfigError
-from predictor.base.json_text import as_json
-from predictor.base.words import counted
 from predictor.commands.asked import add_config, config_path, predicted
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import Commands, add_command
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.json_text import as_json
+from predictor.core.base.words import counted
 
 if TYPE_CHECKING:
-    from predictor.interface.prediction import StepPrediction
-    from predictor.timeline.trace import StepTrace
+    from predictor.core.predict.prediction import StepPrediction
+    from predictor.core.timeline.trace import StepTrace
 
 
 def add(commands: Commands) -> None:
@@ -36,8 +36,8 @@ def add(commands: Commands) -> None:
 
 def _in_full(step: StepPrediction, trace: StepTrace, layers: bool | None) -> tuple[StepTrace, str]:
     """Return a trace with memory and, where asked for or few enough, with layers; and what was left out."""
-    from predictor.step.layer_spans import MOST_LAYER_SPANS, num_layer_spans, with_layers
-    from predictor.step.memory_spans import memory_counters
+    from predictor.core.step.layer_spans import MOST_LAYER_SPANS, num_layer_spans, with_layers
+    from predictor.core.step.memory_spans import memory_counters
 
     prediction = step.prediction
     trace = replace(trace, counters=memory_counters(prediction, trace))
@@ -51,9 +51,9 @@ def answer(arguments: argparse.Namespace) -> str:
     """Write the traces and the picture, and return their names."""
     if arguments.trace is None and arguments.svg is None and arguments.chakra is None:
         raise ConfigError("timeline needs somewhere to write: --trace FILE, --svg FILE, --chakra FOLDER or all")
-    from predictor.step.spans import step_trace
-    from predictor.timeline.picture import picture
-    from predictor.timeline.trace import trace_events
+    from predictor.core.step.spans import step_trace
+    from predictor.core.timeline.picture import picture
+    from predictor.core.timeline.trace import trace_events
 
     check_outputs([("--trace", arguments.trace), ("--svg", arguments.svg)], [config_path(arguments)])
     step = predicted(arguments)

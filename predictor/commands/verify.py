@@ -6,11 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from predictor.base.command_line import progress
-from predictor.base.errors import ConfigError
-from predictor.base.json_text import as_json
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import Commands, Incomplete, add_command
+from predictor.core.base.command_line import progress
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.json_text import as_json
 
 FEWEST_STEPS = 3
 
@@ -53,10 +53,10 @@ def _checked(arguments: argparse.Namespace) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the comparison; what could not be run or compared makes it incomplete."""
-    from predictor.verification.answer import to_json
-    from predictor.verification.question import Question
-    from predictor.verification.question import answer as verify
-    from predictor.verification.run_text import render
+    from predictor.evidence.verification.answer import to_json
+    from predictor.evidence.verification.question import Question
+    from predictor.evidence.verification.question import answer as verify
+    from predictor.evidence.verification.run_text import render
 
     _checked(arguments)
     check_outputs([("--report", arguments.report)], arguments.paths)
@@ -76,7 +76,7 @@ def answer(arguments: argparse.Namespace) -> str:
     )
     verification = verify(question, progress)
     if arguments.report is not None:
-        from predictor.verification.page import page
+        from predictor.evidence.verification.page import page
 
         progress(write_outputs([Output("--report", arguments.report, lambda: page(verification))])[0])
     text = as_json(to_json(verification)) if arguments.json else render(verification)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.base.errors import ConfigError
-from predictor.base.json_text import as_json
 from predictor.commands.asked import add_config, configuration, key_changes, model_of
 from predictor.commands.parser import Commands, add_command, width
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.json_text import as_json
 
 
 def add(commands: Commands) -> None:
@@ -20,8 +20,8 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the prediction beside the one with the changes."""
-    from predictor.interface.comparison import compare
-    from predictor.interface.prediction import predict
+    from predictor.core.predict.comparison import compare
+    from predictor.core.predict.prediction import predict
 
     other = None if model_of(arguments) is not None else arguments.system
     if not arguments.changes and other is None:

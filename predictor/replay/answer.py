@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from predictor.base.errors import ConfigError
-from predictor.costs.cost import Source
+from predictor.core.base.errors import ConfigError
+from predictor.core.costs.cost import Source
+from predictor.core.timeline.graph import GraphReplay
 from predictor.replay.bottleneck import Bottleneck, bottleneck_of
 from predictor.replay.breakdown import RankParts, breakdown
-from predictor.replay.changes import Applied, Means, apply_changes, settings_of
 from predictor.replay.critical import Move, PathShare, moved, operator_shares
+from predictor.replay.graph.steady import steady_step_us
 from predictor.replay.idle import RowGaps, busiest_gaps
-from predictor.replay.traced_step import TracedStep, measured_spans
-from predictor.timeline.graph import GraphReplay
-from predictor.traces.steady import steady_step_us
+from predictor.replay.whatif.changes import Applied, Means, apply_changes, settings_of
+from predictor.replay.whatif.traced_step import TracedStep, measured_spans
 
 
 @dataclass(frozen=True)

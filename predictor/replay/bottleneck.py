@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import NamedTuple
 
+from predictor.core.timeline.graph import GraphReplay
 from predictor.replay.breakdown import IDLE, SYNC, part_names
-from predictor.replay.traced_step import TracedStep
-from predictor.timeline.graph import GraphReplay
-from predictor.traces.local_graph import CARRIED
+from predictor.replay.graph.local_graph import CARRIED
+from predictor.replay.whatif.traced_step import TracedStep
 
 TENTH = 0.1
 LEAST = 1e-3  # of a step, by which a tenth of its bottleneck shortens it

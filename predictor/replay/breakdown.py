@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from predictor.replay.traced_step import ADDED, TracedStep, pass_of
-from predictor.report.text import LABELS
-from predictor.timeline.spans import Span
-from predictor.traces.collective_names import EXPERTS, SERVES, TENSORS
-from predictor.traces.local_graph import CARRIED, Collective, OperatorPass, TaskKind
-from predictor.traces.matching import MESSAGE, MESSAGES
+from predictor.core.report.text import LABELS
+from predictor.core.timeline.spans import Span
+from predictor.replay.files.collective_names import EXPERTS, SERVES, TENSORS
+from predictor.replay.graph.local_graph import CARRIED, Collective, OperatorPass, TaskKind
+from predictor.replay.graph.matching import MESSAGE, MESSAGES
+from predictor.replay.whatif.traced_step import ADDED, TracedStep, pass_of
 
 FORWARD, BACKWARD, OPTIMIZER = LABELS["forward_us"], LABELS["backward_us"], LABELS["optimizer_us"]
 HOST = LABELS["host_us"]

@@ -16,18 +16,18 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from predictor.base.collector import paused_collector
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.operator import Direction
-from predictor.step.prediction import Prediction
-from predictor.step.spans import step_graph
-from predictor.timeline.graph import GraphTask
-from predictor.timeline.pipeline import PASS_NAMES, Stream
-from predictor.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
-from predictor.traces.chakra_file import ChakraFile
-from predictor.traces.chakra_step import Communication, Computation, TaskWork, chakra_files, write_chakra
-from predictor.workloads.step_tasks import EndTasks, StageTasks
-from predictor.workloads.tasks import TRAFFIC, Task
+from predictor.core.base.collector import paused_collector
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.operator import Direction
+from predictor.core.step.prediction import Prediction
+from predictor.core.step.spans import step_graph
+from predictor.core.timeline.graph import GraphTask
+from predictor.core.timeline.pipeline import PASS_NAMES, Stream
+from predictor.core.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
+from predictor.core.workload.step_tasks import EndTasks, StageTasks
+from predictor.core.workload.tasks import TRAFFIC, Task
+from predictor.replay.files.chakra_file import ChakraFile
+from predictor.replay.files.chakra_step import Communication, Computation, TaskWork, chakra_files, write_chakra
 
 POINT_TO_POINT, REDUCE_SCATTER = "point_to_point", "reduce_scatter"
 TIED, GATHER = "tied-embedding reduction", "parameter gather"  # names of tasks at a step's end

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from predictor.core.timeline.spans import Span
 from predictor.replay.breakdown import traffic_of
-from predictor.replay.collective_times import timed_collectives
-from predictor.replay.traced_step import TracedStep
-from predictor.timeline.spans import Span
-from predictor.traces.global_replay import summed_waits
+from predictor.replay.graph.global_replay import summed_waits
+from predictor.replay.whatif.collective_times import timed_collectives
+from predictor.replay.whatif.traced_step import TracedStep
 
 
 class CollectiveTotals(NamedTuple):

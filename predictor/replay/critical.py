@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from predictor.replay.traced_step import TracedStep
-from predictor.timeline.graph import GraphReplay
-from predictor.traces.local_graph import CARRIED, TaskKind
+from predictor.core.timeline.graph import GraphReplay
+from predictor.replay.graph.local_graph import CARRIED, TaskKind
+from predictor.replay.whatif.traced_step import TracedStep
 
 GAP = "gap"  # between the end of a task and the start of the one that waited for it: latency, or nothing was recorded
 WORDS = {

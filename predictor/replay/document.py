@@ -33,7 +33,7 @@ from predictor.replay.answer import ReplayAnswer, Replayed, measured
 from predictor.replay.collectives import collective_totals, waits_between
 from predictor.replay.critical import PathShare
 from predictor.replay.text import bottleneck
-from predictor.replay.traced_step import TracedStep
+from predictor.replay.whatif.traced_step import TracedStep
 
 FORMAT = "estimate-train-time/replay/1"
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.replay.traced_step import ADDED, Role, TracedStep
-from predictor.timeline.graph import GraphTask
-from predictor.timeline.spans import Span
-from predictor.traces.gaps import NO_TASK, GapKind, gaps, idle_us_by_kind
-from predictor.traces.local_graph import CARRIED, Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
+from predictor.core.timeline.graph import GraphTask
+from predictor.core.timeline.spans import Span
+from predictor.replay.graph.gaps import NO_TASK, GapKind, gaps, idle_us_by_kind
+from predictor.replay.graph.local_graph import CARRIED, Edge, EdgeKind, LocalGraph, TaskKind, TracedTask
+from predictor.replay.whatif.traced_step import ADDED, Role, TracedStep
 
 ON_HOST = (TaskKind.HOST, TaskKind.WAIT)
 

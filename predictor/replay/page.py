@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from predictor.core.report.page.charts import Bar, bars, legend
+from predictor.core.report.page.parts import section, table
+from predictor.core.report.page.style import STYLE
+from predictor.core.report.text import duration
 from predictor.replay.answer import ReplayAnswer, Replayed, measured
 from predictor.replay.collectives import collective_totals
 from predictor.replay.picture import COLOURS, picture_rows, timeline
@@ -23,10 +27,6 @@ from predictor.replay.text import (
     shown_parts,
     wait_lines,
 )
-from predictor.report.page.charts import Bar, bars, legend
-from predictor.report.page.parts import section, table
-from predictor.report.page.style import STYLE
-from predictor.report.text import duration
 
 LISTED = 40
 BAR_LABELS = 126  # pixels

@@ -12,7 +12,7 @@ from math import ceil
 from operator import itemgetter
 from typing import NamedTuple
 
-from predictor.base.drawing import (
+from predictor.core.base.drawing import (
     BLUE,
     GREEN,
     ORANGE,
@@ -40,7 +40,7 @@ from predictor.replay.breakdown import (
     WAITING,
     part_names,
 )
-from predictor.traces.local_graph import TaskKind
+from predictor.replay.graph.local_graph import TaskKind
 
 WIDTH, LEFT, RIGHT, ROW, GAP, TOP, BELOW = 980, 150, 14, 15, 3, 30, 58
 CHARACTER = 7.2  # pixels, of the widest common system font at 12 px

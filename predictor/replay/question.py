@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from predictor.base.errors import ConfigError
+from predictor.core.base.errors import ConfigError
+from predictor.core.timeline.graph import GraphError
 from predictor.replay.answer import ReplayAnswer, answered
-from predictor.replay.changes import AS_THE_TRACE_SAYS, Means
-from predictor.replay.devices import known_device
-from predictor.replay.traced_step import TracedStep, joined
-from predictor.timeline.graph import GraphError
-from predictor.traces.build_graph import graph_between
-from predictor.traces.global_graph import global_graph
-from predictor.traces.reading import read_traces
-from predictor.traces.steps import choose_steps
+from predictor.replay.files.reading import read_traces
+from predictor.replay.graph.build_graph import graph_between
+from predictor.replay.graph.global_graph import global_graph
+from predictor.replay.graph.steps import choose_steps
+from predictor.replay.whatif.changes import AS_THE_TRACE_SAYS, Means
+from predictor.replay.whatif.devices import known_device
+from predictor.replay.whatif.traced_step import TracedStep, joined
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,15 +13,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from predictor.base.errors import ConfigError
-from predictor.base.files import write_whole
-from predictor.precision.operator_graph import Precision
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.files import write_whole
 from predictor.replay.breakdown import traffic_of
-from predictor.replay.known_operators import known_around, known_call, precision_of
-from predictor.replay.traced_step import ADDED, TracedStep, pass_of
-from predictor.traces.closed import Closed
-from predictor.traces.events import UNKNOWN
-from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, OperatorPass, TracedOperator, TracedTask
+from predictor.replay.files.closed import Closed
+from predictor.replay.files.events import UNKNOWN
+from predictor.replay.graph.local_graph import NO_OPERATOR, LocalGraph, OperatorPass, TracedOperator, TracedTask
+from predictor.replay.precision.operator_graph import Precision
+from predictor.replay.whatif.known_operators import known_around, known_call, precision_of
+from predictor.replay.whatif.traced_step import ADDED, TracedStep, pass_of
 
 FORMAT: Literal["estimate-train-time/traced-step/1"] = "estimate-train-time/traced-step/1"
 Times = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)]

@@ -35,7 +35,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from predictor.precision.measured_costs import joined, read_measured_costs
+from predictor.replay.precision.measured_costs import joined, read_measured_costs
 
 recorded, here = map(Path, sys.argv[1:])
 paths = [recorded / "casts.json", *sorted(recorded.glob("*/costs.json"))]

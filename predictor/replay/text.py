@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from predictor.core.report.text import TITLE, duration, wrapped
 from predictor.replay.answer import ReplayAnswer, Replayed
 from predictor.replay.bottleneck import LEAST
 from predictor.replay.breakdown import PRINTED, RankParts
 from predictor.replay.collectives import CollectiveTotals, collective_totals, waits_between
 from predictor.replay.critical import PathShare
-from predictor.report.text import TITLE, duration, wrapped
 
 TOP = 10
 NUMBER, SHARE = 11, 9

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from predictor.core.timeline.spans import Span
+from predictor.core.timeline.trace import StepTrace, trace_events
 from predictor.replay.answer import Replayed
-from predictor.replay.traced_step import ADDED
-from predictor.timeline.spans import Span
-from predictor.timeline.trace import StepTrace, trace_events
-from predictor.traces.events import REPLAY_OF, Category
-from predictor.traces.local_graph import TaskKind
+from predictor.replay.files.events import REPLAY_OF, Category
+from predictor.replay.graph.local_graph import TaskKind
+from predictor.replay.whatif.traced_step import ADDED
 
 CATEGORIES = {
     TaskKind.HOST: Category.OPERATOR,

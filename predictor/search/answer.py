@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from predictor.base.errors import NoLayoutError
-from predictor.configuration.merging import merged
-from predictor.configuration.sections import NO_BUDGET, BudgetSection
-from predictor.costs.host_memory import host_memory_gb_per_s
-from predictor.costs.published import PublishedSystem
+from predictor.core.base.errors import NoLayoutError
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.hardware.host_memory import host_memory_gb_per_s
+from predictor.core.schema.merging import merged
+from predictor.core.schema.sections import NO_BUDGET, BudgetSection
+from predictor.core.step.breakdown import StageParts, stage_parts
+from predictor.core.step.fit import MEMORY_ERROR, Fit, fit_of
+from predictor.core.step.prediction import Prediction, predict
+from predictor.core.workload.partition import uniform
 from predictor.search.question import SearchProblem
 from predictor.search.rank import Ranking, rank
 from predictor.search.space import Plan, Space
 from predictor.search.twins import Ranked
-from predictor.step.breakdown import StageParts, stage_parts
-from predictor.step.fit import MEMORY_ERROR, Fit, fit_of
-from predictor.step.prediction import Prediction, predict
-from predictor.workloads.partition import uniform
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from predictor.core.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.workload.low_precision_memory import cast_weights
+from predictor.core.workload.pipeline import Pipeline, Stage
+from predictor.core.workload.software import ON_DEEPSPEED
+from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory
+from predictor.core.workload.transformer import LayerKind
+from predictor.core.workload.transformer_memory import edge_memory, layer_memory, stage_states
 from predictor.search.space import Plan, Space
 from predictor.search.stages import ROUNDING, Key, Pipelines, shared_key
-from predictor.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
-from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.low_precision_memory import cast_weights
-from predictor.workloads.pipeline import Pipeline, Stage
-from predictor.workloads.software import ON_DEEPSPEED
-from predictor.workloads.step_tasks import NO_MEMORY, BlockMemory
-from predictor.workloads.transformer import LayerKind
-from predictor.workloads.transformer_memory import edge_memory, layer_memory, stage_states
 
 
 class _Held(NamedTuple):

@@ -7,19 +7,19 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from predictor.base.errors import ConfigError
-from predictor.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
-from predictor.configuration.finding import published
-from predictor.configuration.loading import Loaded, in_full, prepare
-from predictor.configuration.merging import merged
-from predictor.configuration.of_model import content_of_model
-from predictor.configuration.sections import NO_BUDGET, BudgetSection
-from predictor.configuration.settings import GPUS, Setting, keys_of, parse_setting, with_settings
-from predictor.configuration.taking import Beside
-from predictor.costs.hardware_change import CHANGES, changed, is_of_hardware, parse_change
-from predictor.costs.published import PublishedSystem
-from predictor.costs.slowest import slowest_of
-from predictor.search.frameworks import FrameworkRules, rules_of
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
+from predictor.core.costs.hardware_change import CHANGES, changed, is_of_hardware, parse_change
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.costs.slowest import slowest_of
+from predictor.core.plan.framework_rules import FrameworkRules, rules_of
+from predictor.core.plan.loading import Loaded, in_full, prepare
+from predictor.core.plan.of_model import content_of_model
+from predictor.core.schema.finding import published
+from predictor.core.schema.merging import merged
+from predictor.core.schema.sections import NO_BUDGET, BudgetSection
+from predictor.core.schema.settings import GPUS, Setting, keys_of, parse_setting, with_settings
+from predictor.core.schema.taking import Beside
 from predictor.search.space import SEARCHED, ZERO_ALONE, Space
 
 LARGEST_MEMORY_GIB = 100_000

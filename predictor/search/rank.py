@@ -9,16 +9,16 @@ from itertools import islice, takewhile
 from math import inf
 from typing import NamedTuple
 
-from predictor.base.collector import paused_collector
-from predictor.base.errors import NoLayoutError
-from predictor.costs.published import PublishedSystem
+from predictor.core.base.collector import paused_collector
+from predictor.core.base.errors import NoLayoutError
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.step.fit import MEMORY_ERROR
+from predictor.core.step.memory import GIB
 from predictor.search.footprint import Footprints
 from predictor.search.space import Plan, Space
 from predictor.search.stages import ROUNDING, Pipelines
 from predictor.search.timer import Timer
 from predictor.search.twins import Ranked, folded
-from predictor.step.fit import MEMORY_ERROR
-from predictor.step.memory import GIB
 
 # The Pareto front ends at this many times the fastest layout's time.
 WORTHWHILE = 3.0

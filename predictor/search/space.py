@@ -8,14 +8,14 @@ from functools import lru_cache
 from math import isqrt, prod
 from typing import Any, NamedTuple
 
-from predictor.search.frameworks import FrameworkRules, SequenceParallel
-from predictor.timeline.allowed_sizes import check
-from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.layout import Layout
-from predictor.workloads.partition import uniform
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.run_choices import Recompute, RecomputeModule
-from predictor.workloads.transformer import Attention, Loss, Transformer
+from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
+from predictor.core.timeline.allowed_sizes import check
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.workload.layout import Layout
+from predictor.core.workload.partition import uniform
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute, RecomputeModule
+from predictor.core.workload.transformer import Attention, Loss, Transformer
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
 SHORTEST_SEQUENCE_PART = 1024

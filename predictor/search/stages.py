@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from predictor.core.workload.pipeline import Pipeline, pipeline
+from predictor.core.workload.run import TrainingRun
 from predictor.search.space import Plan, Space
-from predictor.workloads.pipeline import Pipeline, pipeline
-from predictor.workloads.run import TrainingRun
 
 Key = tuple[object, ...]
 # Sums of the same numbers in another order.

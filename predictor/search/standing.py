@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictor.core.step.memory import GIB
+from predictor.core.workload.run import TrainingRun
 from predictor.search.footprint import Footprints
 from predictor.search.question import SearchProblem
 from predictor.search.rank import plans
 from predictor.search.stages import ROUNDING, Pipelines
 from predictor.search.timer import Timer
-from predictor.step.memory import GIB
-from predictor.workloads.run import TrainingRun
 
 
 @dataclass(frozen=True, slots=True)

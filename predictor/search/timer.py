@@ -9,30 +9,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from predictor.costs.interference import NO_SLOWDOWN, Slowdown
-from predictor.costs.published import PublishedSystem
+from predictor.core.costs.interference import NO_SLOWDOWN, Slowdown
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.step.beside import slowdown_beside
+from predictor.core.step.host import launch_us, waiting_us
+from predictor.core.step.overlap import added_us
+from predictor.core.step.stages import ChunkTime, time_block
+from predictor.core.step.update import time_update
+from predictor.core.timeline.bound import lower_bound
+from predictor.core.timeline.replay import replay
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.timeline.step_end import end_of_step
+from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.measured_kernels import on_system
+from predictor.core.workload.pipeline import Chunk
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.sharding import overlaps_gather
+from predictor.core.workload.stage_end import stage_end
+from predictor.core.workload.step_tasks import BlockTasks
+from predictor.core.workload.tasks import Task
+from predictor.core.workload.transformer import LayerKind
+from predictor.core.workload.transformer_step import generator_launches, layer_block
 from predictor.search.space import Plan, Space
 from predictor.search.stages import ROUNDING, Key, Pipelines, shared_key
-from predictor.step.beside import slowdown_beside
-from predictor.step.host import launch_us, waiting_us
-from predictor.step.overlap import added_us
-from predictor.step.stages import ChunkTime, time_block
-from predictor.step.update import time_update
-from predictor.timeline.bound import lower_bound
-from predictor.timeline.replay import replay
-from predictor.timeline.schedules import SCHEDULES
-from predictor.timeline.step_end import end_of_step
-from predictor.workloads.edges import edge_block, message_tasks
-from predictor.workloads.measured_kernels import on_system
-from predictor.workloads.pipeline import Chunk
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.run_choices import Recompute
-from predictor.workloads.sharding import overlaps_gather
-from predictor.workloads.stage_end import stage_end
-from predictor.workloads.step_tasks import BlockTasks
-from predictor.workloads.tasks import Task
-from predictor.workloads.transformer import LayerKind
-from predictor.workloads.transformer_step import generator_launches, layer_block
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)

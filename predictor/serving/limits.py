@@ -8,7 +8,7 @@ import time
 from socket import socket
 from typing import Any
 
-from predictor.base.json_text import unique_keys
+from predictor.core.base.json_text import unique_keys
 
 
 class Deadline(io.RawIOBase):

@@ -7,18 +7,18 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from predictor.base.bundled import systems
-from predictor.base.errors import ConfigError, same_name
-from predictor.base.read_yaml import first_problem
-from predictor.configuration.finding import published
-from predictor.configuration.presets import find_preset, preset_names, spelled
-from predictor.configuration.short_config import is_short
-from predictor.configuration.telling import is_of_trainer
-from predictor.costs.hardware_change import is_of_hardware
-from predictor.interface.comparison import compare
-from predictor.interface.model_options import of_model
-from predictor.interface.prediction import StepPrediction, predict
-from predictor.interface.search import search
+from predictor.core.base.bundled import systems
+from predictor.core.base.errors import ConfigError, same_name
+from predictor.core.base.read_yaml import first_problem
+from predictor.core.costs.hardware_change import is_of_hardware
+from predictor.core.plan.short_config import is_short
+from predictor.core.predict.comparison import compare
+from predictor.core.predict.prediction import StepPrediction, predict
+from predictor.core.schema.finding import published
+from predictor.core.schema.presets import find_preset, preset_names, spelled
+from predictor.core.schema.telling import is_of_trainer
+from predictor.search.interface import search
+from predictor.search.model_options import of_model
 
 MOST_COMPARED = 16
 MOST_CHANGES = 64

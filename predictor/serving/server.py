@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from predictor import __version__
-from predictor.base.command_line import progress
-from predictor.base.errors import ConfigError, MissingKeyError, PublishedError, shortened
-from predictor.base.json_text import as_json
+from predictor.core.base.command_line import progress
+from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError, shortened
+from predictor.core.base.json_text import as_json
 from predictor.serving.limits import Deadline, strict_json
 from predictor.serving.requests import GETS, POSTS
 

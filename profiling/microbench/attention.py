@@ -11,8 +11,8 @@ from typing import Any
 
 from microbench.call import Call, Maker, Tensor
 from microbench.timing import KERNEL_ERRORS
-from predictor.costs.operator import Operator
-from predictor.workloads.run_choices import AttentionKernel
+from predictor.core.costs.operator import Operator
+from predictor.core.workload.run_choices import AttentionKernel
 
 DEFAULT = AttentionKernel.FLASH_2
 CUDNN, FLASH_3 = AttentionKernel.CUDNN, AttentionKernel.FLASH_3

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 # A torch.Tensor; only code that makes tensors imports torch, so that listing the kernels works without it.
 Tensor = Any

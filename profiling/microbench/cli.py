@@ -29,10 +29,10 @@ from microbench.survey.cli import register as register_survey
 from microbench.sweep import Sweep, measured_by, read_sweep, sweep_names
 from microbench.table import read_tables
 from microbench.traced.cli import register as register_traced
-from predictor.base.command_line import Parser, progress
-from predictor.base.errors import ConfigError, nearest
-from predictor.costs.catalogue import catalogue, operator_named
-from predictor.costs.operator import KERNEL_MARK
+from predictor.core.base.command_line import Parser, progress
+from predictor.core.base.errors import ConfigError, nearest
+from predictor.core.costs.catalogue import catalogue, operator_named
+from predictor.core.costs.operator import KERNEL_MARK
 
 FAILED, BAD_INPUT, TERMINATED = 1, 2, 143
 

@@ -18,7 +18,7 @@ from microbench.errors import MeasureError
 from microbench.fp8 import fp8_precisions
 from microbench.nvml import driver_branch, gpu_session
 from microbench.provenance import Session, now
-from predictor.base.allocator import keep_freed_memory
+from predictor.core.base.allocator import keep_freed_memory
 
 # Packages that run no timed kernel; their versions are recorded, and may change while a table grows.
 RECORDED = ("numpy", "mpi4py", "nvidia-ml-py", "triton")
@@ -41,7 +41,8 @@ class Device:
         multiprocessors: of a GPU; torch's threads on a CPU.
         memory_bytes: the most that a call may use.
         precisions: those that it computes in without emulation, the default first.
-        matrix_instruction: of the matrix units, as ``predictor.costs.hardware.Gpu`` has it; None where not known.
+        matrix_instruction: of the matrix units, as ``predictor.core.hardware.hardware.Gpu`` has it; None where not
+        known.
     """
 
     kind: Literal["cpu", "cuda"]

@@ -17,8 +17,8 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from microbench.call import Call, Maker, Tensor
-from predictor.costs.operator import Shape
-from predictor.costs.work import FP8_PRECISIONS, SIZE_MULTIPLES
+from predictor.core.costs.operator import Shape
+from predictor.core.costs.work import FP8_PRECISIONS, SIZE_MULTIPLES
 
 GROUP = 128
 TENSOR, GROUPS, BLOCKS = None, (1, GROUP), (GROUP, GROUP)  # what shares a scale

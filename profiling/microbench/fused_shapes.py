@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from predictor.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, WEIGHT_GRADIENT, Shape, linear_gradients
-from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.layer_shapes import LAYER_SHAPES
+from predictor.core.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, WEIGHT_GRADIENT, Shape, linear_gradients
+from predictor.core.workload.layer_call import LayerCall
+from predictor.core.workload.layer_shapes import LAYER_SHAPES
 
 # A small mixture: eight experts and two choices a token, all on one rank. Source: Jiang et al. 2024, arXiv:2401.04088.
 EXPERTS, CHOICES = 8, 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from microbench.call import Call, Maker
 from microbench.fp8 import fp8_linear_call
-from predictor.costs.operator import Shape
-from predictor.costs.work import FP8_PRECISIONS
+from predictor.core.costs.operator import Shape
+from predictor.core.costs.work import FP8_PRECISIONS
 
 
 def linear_call(shape: Shape, make: Maker) -> Call:

@@ -24,9 +24,9 @@ from microbench.rows import Measurement, Status
 from microbench.sweep import Sweep, shapes_of
 from microbench.table import Writer, read_table, table_path
 from microbench.timing import Timed, clock_for, take_turns
-from predictor.costs.catalogue import operator_named
-from predictor.costs.operator import Operator, Shape
-from predictor.costs.streams import PARAMETER_LIST
+from predictor.core.costs.catalogue import operator_named
+from predictor.core.costs.operator import Operator, Shape
+from predictor.core.costs.streams import PARAMETER_LIST
 
 # Inputs, outputs, gradients and the copies that unfused kernels make, over the bytes that the work formula counts.
 MEMORY_OVER_WORK = 3.0

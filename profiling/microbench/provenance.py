@@ -14,9 +14,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from microbench.errors import TableError
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
-from predictor.costs.operator import Direction
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import first_problem
+from predictor.core.costs.operator import Direction
 
 SUFFIX = ".provenance.json"
 

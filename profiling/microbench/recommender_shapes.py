@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from predictor.costs.operator import Shape
-from predictor.workloads.recommender.keys import KeyDistribution
+from predictor.core.costs.operator import Shape
+from predictor.recommender.workload.keys import KeyDistribution
 
 DENSE_FEATURES = 13  # of Criteo's data
 NUMBER_BYTES = 4

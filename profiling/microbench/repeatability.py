@@ -16,8 +16,8 @@ from microbench.profile import Job, timed
 from microbench.sweep import Sweep, shapes_of
 from microbench.table import Measurement
 from microbench.timing import clock_for, take_turns
-from predictor.costs.catalogue import catalogue
-from predictor.costs.operator import Operator, Shape
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.operator import Operator, Shape
 
 ROUNDS = 2
 

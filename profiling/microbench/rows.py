@@ -11,7 +11,7 @@ from enum import StrEnum
 from statistics import median, quantiles
 from typing import NamedTuple
 
-from predictor.costs.operator import Direction, Shape
+from predictor.core.costs.operator import Direction, Shape
 
 COLUMNS = (
     "direction", "median_us", "spread_us", "samples", "kernel_us", "kernel_spread_us", "host_us", "kernel", "status",

@@ -23,15 +23,15 @@ from microbench.fused_shapes import FUSED_SHAPES
 from microbench.provenance import Closed
 from microbench.recommender_shapes import DENSE_FEATURES, RECOMMENDER_SHAPES, RecommenderCall
 from microbench.timing import Policy
-from predictor.base.errors import nearest
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import read_valid
-from predictor.base.sizes import LARGEST
-from predictor.costs.catalogue import catalogue
-from predictor.costs.operator import BOTH, Operator, Shape
-from predictor.costs.streams import PARAMETER_LIST
-from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.layer_shapes import LAYER_SHAPES, calls
+from predictor.core.base.errors import nearest
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import read_valid
+from predictor.core.base.sizes import LARGEST
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.operator import BOTH, Operator, Shape
+from predictor.core.costs.streams import PARAMETER_LIST
+from predictor.core.workload.layer_call import LayerCall
+from predictor.core.workload.layer_shapes import LAYER_SHAPES, calls
 
 SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
 PREPARED = SWEEPS / "prepared"  # of a kit, made where it was built: 50 operators' shapes take a slow host half a minute

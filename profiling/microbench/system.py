@@ -19,9 +19,9 @@ from microbench.linear import linear_call
 from microbench.provenance import now
 from microbench.sustained import SIZE, measure_sustained
 from microbench.timing import KERNEL_ERRORS
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import read_keys
-from predictor.costs.work import FP8_PRECISIONS
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import read_keys
+from predictor.core.costs.work import FP8_PRECISIONS
 
 PRODUCT_SIZES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
 COPY_CACHES = {"cpu": 2, "cuda": 8}  # a virtual machine may show the cache of a whole server, hundreds of MB

@@ -29,7 +29,7 @@ from microbench.provenance import (
     write_provenance,
 )
 from microbench.rows import COLUMNS, Measurement, Status, from_line, header, interquartile_range, to_line
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 SYNC_S = 1.0  # between two waits for the disk, milliseconds each: a survey of nine minutes has 4,860 calls
 

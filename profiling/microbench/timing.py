@@ -35,7 +35,7 @@ from microbench.clocks import Clock, CpuClock, CudaClock, Samples
 from microbench.device import Device
 from microbench.provenance import Closed
 from microbench.rows import DeviceState, Measurement, Status, interquartile_range
-from predictor.costs.operator import Direction, Shape
+from predictor.core.costs.operator import Direction, Shape
 
 STEADY_CALLS = 3
 STEADY_WITHIN = 0.1

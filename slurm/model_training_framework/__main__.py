@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from model_training_framework import commands
 from model_training_framework.config import ConfigurationError, ExecutionMode, NamingStrategy
 from model_training_framework.slurm import GitOperationError, SLURMError
-from predictor.base.command_line import Parser
-from predictor.base.errors import ConfigError
+from predictor.core.base.command_line import Parser
+from predictor.core.base.errors import ConfigError
 
 SUCCESS, FAILED, BAD_INPUT = 0, 1, 2
 BAD_INPUTS = (ConfigurationError, ConfigError, GitOperationError, SLURMError, OSError, ValueError)

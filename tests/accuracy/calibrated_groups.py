@@ -14,15 +14,15 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
-from predictor.base.errors import ConfigError, PublishedError
-from predictor.calibration.contradictions import check_agreement
-from predictor.calibration.fit import Fit, fit
-from predictor.calibration.observations import Observation, observed_run
-from predictor.calibration.priors import prior_of
-from predictor.costs.hardware import COMPONENTS
-from predictor.step.calibrated import log_error, log_gradient, log_time
-from predictor.verification.configurations import configured
-from predictor.verification.published.tables import published_tables
+from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.core.hardware.hardware import COMPONENTS
+from predictor.core.step.calibrated import log_error, log_gradient, log_time
+from predictor.evidence.calibration.contradictions import check_agreement
+from predictor.evidence.calibration.fit import Fit, fit
+from predictor.evidence.calibration.observations import Observation, observed_run
+from predictor.evidence.calibration.priors import prior_of
+from predictor.evidence.published.tables import published_tables
+from predictor.evidence.verification.configurations import configured
 from tests.conftest import SHARED
 
 DRAWN = 3

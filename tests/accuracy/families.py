@@ -1,7 +1,7 @@
 """Errors of published steps by software family: ``python -m tests.accuracy.families``.
 
-``--store`` writes ``predictor/step/published_runs.yaml``, of which intervals are made. The coverage that it prints is
-of rows whose configurations took no part.
+``--store`` writes ``predictor/core/step/published_runs.yaml``, of which intervals are made. The coverage that it prints
+is of rows whose configurations took no part.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 import yaml
 
-from predictor.base.bundled import REGRESSORS_FOLDER, systems
-from predictor.base.errors import ConfigError, PublishedError
-from predictor.configuration.loading import prepare
-from predictor.costs.cost import Cost
-from predictor.costs.folder import read_hardware, read_manifest
-from predictor.step.calibrated import TWO_SIDED_90
-from predictor.step.composition import StepTime, step_in
-from predictor.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of, with_sure_update
-from predictor.verification.published.tables import published_tables
-from predictor.workloads.software import Framework
-from predictor.workloads.transformer_step import transformer_step
+from predictor.core.base.bundled import REGRESSORS_FOLDER, systems
+from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.core.costs.cost import Cost
+from predictor.core.costs.folder import read_hardware, read_manifest
+from predictor.core.plan.loading import prepare
+from predictor.core.step.calibrated import TWO_SIDED_90
+from predictor.core.step.composition import StepTime, step_in
+from predictor.core.step.families import DATA, WIDE, Family, Kind, interval_of, kind_of, with_sure_update
+from predictor.core.workload.software import Framework
+from predictor.core.workload.transformer_step import transformer_step
+from predictor.evidence.published.tables import published_tables
 from tests.conftest import SHARED
 
 # Configurations that the pooled spread within families counts for, beside a family's own.
@@ -45,7 +45,7 @@ GENERATIONS = (
 HEAD = """\
 # Errors of published steps by software family, kind of products and generation of GPUs: logs of measured over predicted
 # time. python -m tests.accuracy.families --store writes this file from tables of steps that others published; the
-# sources of the rows are in predictor/verification/published. Nothing but intervals follows from it.
+# sources of the rows are in predictor/evidence/published. Nothing but intervals follows from it.
 
 """
 
@@ -291,7 +291,7 @@ def main(given: list[str] | None = None) -> int:
     """Print coverage by group, or store the families."""
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy.families", description=__doc__)
     parser.add_argument("--truth", type=Path, default=SHARED / "truth", metavar="FOLDER", help="folder of the tables")
-    parser.add_argument("--store", action="store_true", help="write predictor/step/published_runs.yaml")
+    parser.add_argument("--store", action="store_true", help="write predictor/core/step/published_runs.yaml")
     arguments = parser.parse_args(given)
     rows = list(judged_rows(arguments.truth))
     print("\n".join(table(rows)))

@@ -1,6 +1,6 @@
 """The highest MFU of published steps by GPU and precision: ``python -m tests.accuracy.highest_mfu``.
 
-``--store`` writes ``predictor/step/highest_mfu.yaml``, beside which predictions above it are said to be so.
+``--store`` writes ``predictor/core/step/highest_mfu.yaml``, beside which predictions above it are said to be so.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import yaml
 
-from predictor.base.errors import ConfigError, PublishedError
-from predictor.configuration.loading import SAME_RATE, prepare
-from predictor.costs.low_precision import peak_tflop_per_s
-from predictor.step.highest_mfu import DATA, HighestMfu
-from predictor.verification.published.row import UnexpressedError
-from predictor.verification.published.tables import RECENT_STEPS, STEPS, converted, read_rows
-from predictor.workloads.low_precision import product_precision
+from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.core.costs.low_precision import peak_tflop_per_s
+from predictor.core.plan.loading import SAME_RATE, prepare
+from predictor.core.step.highest_mfu import DATA, HighestMfu
+from predictor.core.workload.low_precision import product_precision
+from predictor.evidence.published.row import UnexpressedError
+from predictor.evidence.published.tables import RECENT_STEPS, STEPS, converted, read_rows
 from tests.conftest import SHARED
 
 DIGITS = 4
@@ -77,7 +77,7 @@ def main(given: list[str] | None = None) -> int:
     """Print the table, or store it."""
     parser = argparse.ArgumentParser(prog="python -m tests.accuracy.highest_mfu", description=__doc__)
     parser.add_argument("--truth", type=Path, default=SHARED / "truth", metavar="FOLDER", help="folder of the tables")
-    parser.add_argument("--store", action="store_true", help="write predictor/step/highest_mfu.yaml")
+    parser.add_argument("--store", action="store_true", help="write predictor/core/step/highest_mfu.yaml")
     arguments = parser.parse_args(given)
     rows = highest(arguments.truth)
     for row in rows:

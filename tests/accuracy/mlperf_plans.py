@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from predictor.workloads.recommender.embedding import EmbeddingLayer
-from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
+from predictor.recommender.workload.embedding import EmbeddingLayer
+from predictor.recommender.workload.plan import ShardedTable, Sharding, ShardingPlan
 
 ROUNDS = 20
 GB_PER_WEIGHT = 8e-9  # the weight and AdaGrad's sum, fp32

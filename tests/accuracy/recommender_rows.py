@@ -11,11 +11,11 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from predictor.configuration.hugectr.reading import parse_hugectr
-from predictor.configuration.hugectr.to_run import Options, to_run
-from predictor.costs.cost import Cost, Source
-from predictor.step.recommender import predict_recommender
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.core.costs.cost import Cost, Source
+from predictor.recommender.hugectr.reading import parse_hugectr
+from predictor.recommender.hugectr.to_run import Options, to_run
+from predictor.recommender.step import predict_recommender
+from predictor.recommender.workload.run import RecommenderRun
 from tests.accuracy.mlperf_plans import mlperf_plan
 
 FOLDER = Path(__file__).parent / "recommenders"

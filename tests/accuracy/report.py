@@ -11,12 +11,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from predictor.verification.compare import compare
-from predictor.verification.measured import fastest
-from predictor.verification.published.tables import STEPS
-from predictor.verification.published_runs import published_runs
-from predictor.verification.step_tables import measured_components, measured_steps
-from predictor.verification.text import components_text, jobs_text, layouts_text, published_text, summary_text
+from predictor.evidence.published.runs import published_runs
+from predictor.evidence.published.tables import STEPS
+from predictor.evidence.verification.compare import compare
+from predictor.evidence.verification.measured import fastest
+from predictor.evidence.verification.step_tables import measured_components, measured_steps
+from predictor.evidence.verification.text import components_text, jobs_text, layouts_text, published_text, summary_text
 from tests.accuracy.groups import current_commit, judge, markdown, missed, row_lines, store, table
 from tests.accuracy.recommender_rows import FILE, report
 from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MOST_GPUS

@@ -12,7 +12,7 @@ import pytest
 from fitting.report import summary
 from fitting.system_fit import judge
 from fitting.systems import read_system
-from predictor.costs.folder import HELD_OUT
+from predictor.core.costs.folder import HELD_OUT
 
 ROOT = Path(__file__).resolve().parents[2]
 SYSTEMS = ("Perlmutter", "Vista")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictor.step.highest_mfu import published_mfus
-from predictor.verification.published.tables import STEPS, read_rows
+from predictor.core.step.highest_mfu import published_mfus
+from predictor.evidence.published.tables import STEPS, read_rows
 from tests.accuracy.highest_mfu import converted_mfu, highest
 
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from predictor.base.errors import ConfigError, PublishedError
-from predictor.configuration.loading import prepare
-from predictor.step.fit import MEMORY_ERROR, Fit, fit_on
-from predictor.step.memory import GIB, step_memory
-from predictor.verification.published.tables import published_tables
-from predictor.workloads.transformer_step import transformer_step
+from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.core.plan.loading import prepare
+from predictor.core.step.fit import MEMORY_ERROR, Fit, fit_on
+from predictor.core.step.memory import GIB, step_memory
+from predictor.core.workload.transformer_step import transformer_step
+from predictor.evidence.published.tables import published_tables
 
 pytestmark = pytest.mark.usefixtures("truth")
 

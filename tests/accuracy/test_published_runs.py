@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from predictor.configuration.loading import prepare
-from predictor.verification.compare import compare
-from predictor.verification.measured import Compared, MeasuredStep, summary
-from predictor.verification.published.tables import published_tables
-from predictor.verification.published_runs import published_runs
-from predictor.workloads.run import TrainingRun
+from predictor.core.plan.loading import prepare
+from predictor.core.workload.run import TrainingRun
+from predictor.evidence.published.runs import published_runs
+from predictor.evidence.published.tables import published_tables
+from predictor.evidence.verification.compare import compare
+from predictor.evidence.verification.measured import Compared, MeasuredStep, summary
 from tests.accuracy.tolerances import PUBLISHED_MAPE
 
 

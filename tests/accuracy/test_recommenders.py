@@ -7,8 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from predictor.configuration.hugectr.reading import read_hugectr
-from predictor.workloads.recommender.plan import Sharding
+from predictor.recommender.hugectr.reading import read_hugectr
+from predictor.recommender.workload.plan import Sharding
 from tests.accuracy.mlperf_plans import mlperf_plan
 from tests.accuracy.recommender_rows import FILE, FOLDER, MLPERF, SOK, ComparedStep, compare, read_rows, report
 from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MLPERF_RECOMMENDER_MAPE, RECOMMENDER

@@ -12,8 +12,8 @@ import pytest
 
 from fitting.few_rows import few_rows
 from fitting.transfer_error import PRECISION, constants, distances, transfer_error
-from predictor.costs.published import PublishedSystem
-from predictor.costs.transfer_errors import TRANSFER_ERRORS, transfer_errors
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.costs.transfer_errors import TRANSFER_ERRORS, transfer_errors
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [ROOT / "regressors" / name for name in ("Perlmutter", "Vista")]

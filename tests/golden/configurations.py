@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from predictor.configuration.merging import merged
+from predictor.core.schema.merging import merged
 
 TABLE = Path(__file__).with_name("configurations.yaml")
 READERS = Path(__file__).resolve().parents[1] / "data" / "readers"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from predictor.configuration.sections import RunConfig
-from predictor.costs.hardware_change import CHANGES
+from predictor.core.costs.hardware_change import CHANGES
+from predictor.core.schema.sections import RunConfig
 from tests.golden.configurations import READERS, Configuration, configurations
 from tests.golden.predictions import REDUCED, run
 

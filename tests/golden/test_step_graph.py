@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from predictor.base.bundled import EXAMPLES_FOLDER
-from predictor.interface.prediction import predict
-from predictor.interface.recommender import predict_recommender
-from predictor.step.composition import StepTime
-from predictor.step.spans import step_graph
-from predictor.timeline.graph import replay_graph
-from predictor.timeline.pipeline import Stream
+from predictor.core.base.bundled import EXAMPLES_FOLDER
+from predictor.core.predict.prediction import predict
+from predictor.core.step.composition import StepTime
+from predictor.core.step.spans import step_graph
+from predictor.core.timeline.graph import replay_graph
+from predictor.core.timeline.pipeline import Stream
+from predictor.recommender.prediction import predict_recommender
 from tests.golden.configurations import READERS, configurations, publish_fp32
 
 

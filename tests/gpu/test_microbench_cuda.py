@@ -12,8 +12,8 @@ from microbench.call import Maker
 from microbench.kernels import grouped_query_attention
 from microbench.sweep import SWEEPS
 from microbench.table import Status, read_tables
-from predictor.costs.catalogue import catalogue
-from tests.unit.test_microbench_attention import BATCH, LENGTH, WIDTH, plain_attention
+from predictor.core.costs.catalogue import catalogue
+from tests.unit.microbench.test_attention import BATCH, LENGTH, WIDTH, plain_attention
 
 TIMING = {"precision": 0.5, "fewest_samples": 3, "most_samples": 3, "budget_ms": 20, "warmup_ms": 1, "batch": 1}
 

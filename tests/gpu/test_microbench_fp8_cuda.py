@@ -11,9 +11,9 @@ from microbench import cli
 from microbench.call import Maker
 from microbench.device import find_device
 from microbench.table import Status, read_tables
-from predictor.costs.catalogue import catalogue
-from predictor.costs.work import FP8_PRECISIONS
-from tests.unit.test_microbench_profile import tiny_sweep
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.work import FP8_PRECISIONS
+from tests.unit.microbench.test_profile import tiny_sweep
 
 # The last: K / 128 is no multiple of four, forward and for the gradient of x, so that scales are padded.
 SHAPES = [(512, 1024, 2048), (256, 128, 128), (384, 640, 896)]
@@ -32,7 +32,7 @@ def device_with(precision: str) -> Any:
 def test_products_are_those_of_the_quantised_numbers(precision: str, shape: tuple[int, int, int]) -> None:
     torch = device_with(precision)
     from microbench import fp8
-    from tests.unit.test_microbench_fp8 import gap, number
+    from tests.unit.microbench.test_fp8 import gap, number
 
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = False

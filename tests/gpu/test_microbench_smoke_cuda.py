@@ -12,7 +12,7 @@ from microbench.device import find_device
 from microbench.kernels import build_function
 from microbench.system import peak_tflop_per_s
 from microbench.timing import LEAST_GPU_FLUSH_BYTES
-from predictor.costs.work import FP8_PRECISIONS
+from predictor.core.costs.work import FP8_PRECISIONS
 
 pytestmark = pytest.mark.gpu
 PASSES = 5

@@ -16,7 +16,7 @@ from microbench.nvml import gpu_session, gpu_state
 from microbench.sustained import measure_sustained
 from microbench.table import Status, read_table
 from tests.gpu.test_microbench_smoke_cuda import PASSES, timed
-from tests.unit.test_microbench_profile import tiny_sweep
+from tests.unit.microbench.test_profile import tiny_sweep
 
 pytestmark = pytest.mark.gpu
 TIMING = {"precision": 0.5, "fewest_samples": 3, "most_samples": 3, "budget_ms": 20, "warmup_ms": 1, "batch": 1}

@@ -18,7 +18,7 @@ from hugectr.data.parquet import write_parquet
 from hugectr.data.raw import write_raw
 from hugectr.data.readers import make_reader
 from hugectr.data.samples import Samples
-from predictor.configuration.hugectr.sections import Data
+from predictor.recommender.hugectr.sections import Data
 from tests.hugectr.data_made import data_layer, some_samples
 
 FILES, SAMPLES, SLOTS, BATCH, ROUNDS = 4, 40960, 26, 8192, 5

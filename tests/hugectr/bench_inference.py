@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from hugectr.inference import CreateEmbeddingCache, CreateParameterServer, InferenceSession, ParameterServerBase
-from predictor.configuration.hugectr.reading import read_hugectr
-from predictor.workloads.recommender.cache import lru_hit_share
-from predictor.workloads.recommender.keys import KeyDistribution
+from predictor.recommender.hugectr.reading import read_hugectr
+from predictor.recommender.workload.cache import lru_hit_share
+from predictor.recommender.workload.keys import KeyDistribution
 from tests.hugectr.small_dcn import dcn
 
 SLOTS, DENSE, WIDTH = 26, 13, 16

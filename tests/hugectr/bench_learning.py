@@ -24,7 +24,7 @@ from hugectr.data.batch import Batch
 from hugectr.data.generator import Amount, generate
 from hugectr.data.readers import make_reader
 from hugectr.metrics import area_under_curve
-from predictor.configuration.hugectr.reading import HugeCtrConfig, read_hugectr
+from predictor.recommender.hugectr.reading import HugeCtrConfig, read_hugectr
 from tests.hugectr.plain_dcn import PlainDcn
 from tests.hugectr.small_dcn import dcn
 

@@ -19,13 +19,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from predictor.configuration.hugectr.plan_file import write_plan
-from predictor.configuration.hugectr.reading import parse_hugectr
-from predictor.configuration.hugectr.to_run import Options, to_run
-from predictor.step.recommender import predict_recommender
-from predictor.verification.launching import LOOPBACK, Runner
-from predictor.workloads.recommender.embedding import Table
-from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
+from predictor.evidence.verification.launching import LOOPBACK, Runner
+from predictor.recommender.hugectr.plan_file import write_plan
+from predictor.recommender.hugectr.reading import parse_hugectr
+from predictor.recommender.hugectr.to_run import Options, to_run
+from predictor.recommender.step import predict_recommender
+from predictor.recommender.workload.embedding import Table
+from predictor.recommender.workload.plan import ShardedTable, Sharding, ShardingPlan
 
 RANKS, BATCH, WIDTH = 2, 4096, 64
 SIZES = (400, 100_000)  # a table that is best copied, and one that is not

@@ -27,7 +27,7 @@ from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backwa
 from hugectr import Session, solver_parser_helper
 from hugectr.data.generator import Amount, generate
 from hugectr.data.readers import make_reader
-from predictor.configuration.hugectr.reading import read_hugectr
+from predictor.recommender.hugectr.reading import read_hugectr
 from tests.hugectr.plain_dcn import PlainDcn
 from tests.hugectr.small_dcn import dcn
 

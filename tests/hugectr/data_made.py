@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hugectr.data.samples import Samples
-from predictor.configuration.hugectr.sections import Data
+from predictor.recommender.hugectr.sections import Data
 
 
 def some_samples(

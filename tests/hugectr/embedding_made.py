@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from hugectr.data.batch import SparseInput
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
-from predictor.workloads.recommender.embedding import Combiner, EmbeddingKind, EmbeddingLayer
-from predictor.workloads.recommender.model import Recommender
-from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, Schedule, UpdateType
-from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
+from predictor.recommender.workload.embedding import Combiner, EmbeddingKind, EmbeddingLayer
+from predictor.recommender.workload.model import Recommender
+from predictor.recommender.workload.optimizer import Optimizer, OptimizerKind, Schedule, UpdateType
+from predictor.recommender.workload.plan import ShardedTable, Sharding, ShardingPlan
 from tests.ranks import free_port, run_together
 
 SAMPLES = 8

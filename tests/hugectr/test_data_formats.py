@@ -24,7 +24,7 @@ from hugectr.data.readers import make_reader
 from hugectr.data.samples import Samples, joined, layout_of
 from hugectr.data.sources import open_source
 from hugectr.exceptions import DataError, HugeCtrError
-from predictor.configuration.hugectr.sections import Data
+from predictor.recommender.hugectr.sections import Data
 from tests.hugectr.data_made import data_layer, same, some_samples
 
 SIZES = (50, 60, 70)

@@ -21,9 +21,9 @@ from hugectr.data.samples import Samples, joined
 from hugectr.data.sources import open_source
 from hugectr.data.synthetic import HEAD, KeySampler, ranking_auc
 from hugectr.exceptions import HugeCtrError
-from predictor.configuration.hugectr.reading import HugeCtrConfig, parse_hugectr
-from predictor.configuration.hugectr.sections import Data
-from predictor.workloads.recommender.keys import TAILS, KeyDistribution
+from predictor.recommender.hugectr.reading import HugeCtrConfig, parse_hugectr
+from predictor.recommender.hugectr.sections import Data
+from predictor.recommender.workload.keys import TAILS, KeyDistribution
 
 SMALL = Amount(files=4, samples=500, eval_files=2)
 

@@ -13,10 +13,10 @@ from hugectr.dense.module import Position
 from hugectr.dense.network import MODULES, DenseNetwork
 from hugectr.dense.plain import Dropout
 from hugectr.dense.weighted import BatchNorm
-from predictor.configuration.hugectr.dense_layers import dense_layer
-from predictor.workloads.recommender.embedding import Combiner, EmbeddingKind, EmbeddingLayer
-from predictor.workloads.recommender.layers import LAYER_TYPES, LossLayer, TensorShape
-from predictor.workloads.recommender.model import Recommender
+from predictor.recommender.hugectr.dense_layers import dense_layer
+from predictor.recommender.workload.embedding import Combiner, EmbeddingKind, EmbeddingLayer
+from predictor.recommender.workload.layers import LAYER_TYPES, LossLayer, TensorShape
+from predictor.recommender.workload.model import Recommender
 
 AT = Position(seed=3, step=1, first_sample=0)
 BATCH = 5

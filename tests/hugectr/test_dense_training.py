@@ -16,9 +16,9 @@ from hugectr.dense.optimizers import DenseOptimizer
 from hugectr.dense.reduction import GradientReduction
 from hugectr.dense.regularizer import Regularizer
 from hugectr.exceptions import DataError
-from predictor.configuration.hugectr.dense_layers import dense_layer
-from predictor.workloads.recommender.model import Recommender
-from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, Schedule
+from predictor.recommender.hugectr.dense_layers import dense_layer
+from predictor.recommender.workload.model import Recommender
+from predictor.recommender.workload.optimizer import Optimizer, OptimizerKind, Schedule
 
 RATES = (0.1, 0.1, 0.05)
 

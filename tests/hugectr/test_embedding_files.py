@@ -12,8 +12,8 @@ import torch.distributed as dist
 from hugectr.embedding.files import EmbeddingFiles
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import DataError
-from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
-from predictor.workloads.recommender.plan import Sharding
+from predictor.recommender.workload.optimizer import OptimizerKind, UpdateType
+from predictor.recommender.workload.plan import Sharding
 from tests.hugectr.embedding_made import (
     STEPS,
     Case,

@@ -11,10 +11,10 @@ import torch
 from hugectr.data.batch import SparseInput
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import DataError, EmbeddingOverflowError
-from predictor.base.errors import ConfigError
-from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
-from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
-from predictor.workloads.recommender.plan import Sharding, default_plan
+from predictor.core.base.errors import ConfigError
+from predictor.recommender.workload.embedding import Combiner, EmbeddingLayer
+from predictor.recommender.workload.optimizer import OptimizerKind, UpdateType
+from predictor.recommender.workload.plan import Sharding, default_plan
 from tests.hugectr.embedding_made import (
     CPU,
     STEPS,

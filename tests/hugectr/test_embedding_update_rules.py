@@ -13,7 +13,7 @@ import torch
 from hugectr.embedding.missed_steps import MissedSteps, lasting_steps
 from hugectr.embedding.records import stored_type
 from hugectr.embedding.update_rules import RowStates, update_rows
-from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, Schedule, UpdateType
+from predictor.recommender.workload.optimizer import Optimizer, OptimizerKind, Schedule, UpdateType
 
 ROWS, WIDTH, STEPS, RATE = 5, 3, 9, 0.05
 CPU = torch.device("cpu")

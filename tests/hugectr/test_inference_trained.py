@@ -13,7 +13,7 @@ import pytest
 from hugectr import Session, solver_parser_helper
 from hugectr.data.readers import make_reader
 from hugectr.inference import CreateEmbeddingCache, CreateParameterServer, InferenceSession
-from predictor.configuration.hugectr.reading import read_hugectr
+from predictor.recommender.hugectr.reading import read_hugectr
 from tests.hugectr.model_made import DISTRIBUTED, LOCALIZED, ROWS, SLOTS, dcn_layers, dlrm_layers, make
 
 SAMPLES = 48

@@ -17,10 +17,10 @@ from hugectr.host_memory import keep_freed_memory
 from hugectr.measure.__main__ import main
 from hugectr.measure.batches import make_batches
 from hugectr.measure.configuration import read_measured_config
-from predictor.base.read_yaml import read_mapping
-from predictor.traces.measured_run import MeasuredRun, read_measured_run
-from predictor.verification.launching import Runner, launch
-from predictor.workloads.recommender.step import recommender_step
+from predictor.core.base.read_yaml import read_mapping
+from predictor.evidence.verification.launching import Runner, launch
+from predictor.recommender.workload.step import recommender_step
+from predictor.replay.files.measured_run import MeasuredRun, read_measured_run
 
 FOLDER = Path(__file__).resolve().parents[2] / "profiling" / "verify_recommender"
 CPU = torch.device("cpu")

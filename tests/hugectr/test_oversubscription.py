@@ -17,9 +17,9 @@ from hugectr.embedding.records import Records, record_type
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
 from hugectr.model_oversubscriber import ModelOversubscriber
-from predictor.workloads.recommender.embedding import EmbeddingKind, EmbeddingLayer
-from predictor.workloads.recommender.optimizer import OptimizerKind, UpdateType
-from predictor.workloads.recommender.plan import Sharding
+from predictor.recommender.workload.embedding import EmbeddingKind, EmbeddingLayer
+from predictor.recommender.workload.optimizer import OptimizerKind, UpdateType
+from predictor.recommender.workload.plan import Sharding
 from tests.hugectr.embedding_made import (
     STEPS,
     Case,

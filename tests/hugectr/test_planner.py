@@ -13,10 +13,10 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
 
-from predictor.interface.sharding import search_plans
-from predictor.step.recommender import predict_recommender
-from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.recommender.plans import search_plans
+from predictor.recommender.step import predict_recommender
+from predictor.recommender.workload.plan import ShardedTable, Sharding, ShardingPlan
+from predictor.recommender.workload.run import RecommenderRun
 
 MODELS = Path(__file__).resolve().parents[1] / "accuracy" / "recommenders"
 GPUS, HBM_GIB, HBM_GB_PER_S, LINK_GB_PER_S = 8, 79.6, 3350.0, 450.0  # H100's data sheet

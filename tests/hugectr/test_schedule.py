@@ -13,7 +13,7 @@ import hugectr
 from hugectr.exceptions import HugeCtrError
 from hugectr.schedule import LearningRateScheduler, get_learning_rate_scheduler
 from hugectr.solver import solver_parser_helper
-from predictor.workloads.recommender.optimizer import Schedule
+from predictor.recommender.workload.optimizer import Schedule
 from tests.hugectr.model_made import ADAM, make
 
 

@@ -16,9 +16,9 @@ from hugectr.__main__ import main as command
 from hugectr.exceptions import DataError, EmbeddingOverflowError, HugeCtrError
 from hugectr.plans import plan_of
 from hugectr.train import train
-from predictor.configuration.hugectr.plan_file import write_plan
-from predictor.configuration.hugectr.reading import read_hugectr
-from predictor.workloads.recommender.plan import Sharding, ShardingPlan, default_plan
+from predictor.recommender.hugectr.plan_file import write_plan
+from predictor.recommender.hugectr.reading import read_hugectr
+from predictor.recommender.workload.plan import Sharding, ShardingPlan, default_plan
 from tests.hugectr.model_made import ADAM, LOCALIZED, ROWS, SGD, SLOTS, Made, dlrm_layers, make, write_list
 
 BATCH = 16

@@ -12,7 +12,7 @@ import pytest
 from hugectr import Session, get_learning_rate_scheduler, solver_parser_helper
 from hugectr.data.generator import Amount, generate
 from hugectr.train import solver_of
-from predictor.configuration.hugectr.reading import read_hugectr
+from predictor.recommender.hugectr.reading import read_hugectr
 from tests.conftest import SHARED
 
 SAMPLES = sorted((SHARED / "spec" / "companion" / "hugectr" / "samples").glob("*.json"))

@@ -14,10 +14,10 @@ import pytest
 from hugectr import Session, solver_parser_helper
 from hugectr.dense.network import MODULES
 from hugectr.exceptions import HugeCtrError
-from predictor.configuration.hugectr.reading import read_hugectr
-from predictor.workloads.recommender.embedding import EmbeddingKind
-from predictor.workloads.recommender.layers import LAYER_TYPES, LossLayer
-from predictor.workloads.recommender.optimizer import OptimizerKind, Schedule, UpdateType
+from predictor.recommender.hugectr.reading import read_hugectr
+from predictor.recommender.workload.embedding import EmbeddingKind
+from predictor.recommender.workload.layers import LAYER_TYPES, LossLayer
+from predictor.recommender.workload.optimizer import OptimizerKind, Schedule, UpdateType
 from tests.hugectr.specification import COMPANION, SPECIFICATION, inventory, names_of
 
 pytestmark = pytest.mark.skipif(not SPECIFICATION.is_file(), reason="the specification is not at hand")

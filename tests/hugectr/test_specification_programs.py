@@ -17,7 +17,7 @@ import pytest
 
 from hugectr.data.generator import Amount, generate
 from hugectr.data.readers import make_reader
-from predictor.configuration.hugectr.reading import read_hugectr
+from predictor.recommender.hugectr.reading import read_hugectr
 from tests.hugectr.small_dcn import dcn
 from tests.hugectr.specification import ROOT, SPECIFICATION, notebook, sample, smaller
 

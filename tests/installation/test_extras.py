@@ -86,9 +86,9 @@ COMMANDS = {
     ],
     "gpu": ["python -c 'import pynvml'"],
     "test": [
-        f"ruff check {ROOT}/predictor/base",
+        f"ruff check {ROOT}/predictor/core/base",
         f"snakefmt --check {ROOT}/Snakefile",
-        f"mypy --config-file {ROOT}/pyproject.toml {ROOT}/predictor/base/errors.py",
+        f"mypy --config-file {ROOT}/pyproject.toml {ROOT}/predictor/core/base/errors.py",
         f"python -m pytest -q -p no:cacheprovider {ROOT}/tests/property/test_schedules.py",
         f"python -c {shlex.quote(WHEEL)}",
     ],

@@ -25,7 +25,7 @@ from model_training_framework.prediction import (
 from model_training_framework.prediction import question as question_module
 from model_training_framework.utils import Error, Success
 from predictor import predict
-from predictor.base.bundled import REGRESSORS_FOLDER
+from predictor.core.base.bundled import REGRESSORS_FOLDER
 from tests.launch.examples import small, transformer
 
 

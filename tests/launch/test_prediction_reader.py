@@ -17,10 +17,10 @@ from model_training_framework.config.schema import dotted_keys
 from model_training_framework.prediction.question import KEPT
 from predictor import predict
 from predictor.__main__ import main
-from predictor.base.errors import ConfigError, MissingKeyError
-from predictor.configuration.readers import detect, experiment, read_any
-from predictor.configuration.readers.experiment import gpus_per_node, num_steps, translate
-from predictor.configuration.readers.known_keys import known_keys
+from predictor.core.base.errors import ConfigError, MissingKeyError
+from predictor.formats import detect, experiment, read_any
+from predictor.formats.experiment import gpus_per_node, num_steps, translate
+from predictor.formats.known_keys import known_keys
 from tests.launch.examples import COMPLETE, transformer
 
 HERE = Path()

@@ -11,8 +11,8 @@ torch = pytest.importorskip("torch")
 from llm_trainer.exceptions import ModelConfigurationError  # noqa: E402
 from llm_trainer.measure.__main__ import main  # noqa: E402
 from llm_trainer.measure.configuration import read_measured_config  # noqa: E402
-from predictor.traces.measured_run import read_measured_run  # noqa: E402
-from predictor.traces.measured_step import OperatorTime  # noqa: E402
+from predictor.replay.files.measured_run import read_measured_run  # noqa: E402
+from predictor.replay.files.measured_step import OperatorTime  # noqa: E402
 
 PROFILING = Path(__file__).resolve().parents[2] / "profiling"
 CONFIGS = sorted([*PROFILING.glob("verify/*.yaml"), *PROFILING.glob("verify_gpu/*.yaml")])

@@ -15,7 +15,7 @@ from llm_trainer.models.transformer import IGNORED
 from llm_trainer.parallel.mesh import AXES, check_model, layout_of
 from llm_trainer.parallel.pipeline import join
 from llm_trainer.parallel.tensor import OwnDropout
-from predictor.workloads.layout import RANK_ORDER
+from predictor.core.workload.layout import RANK_ORDER
 
 PIPELINE = {"pipeline_parallel_size": 2, "gradient_accumulation_steps": 4}
 INTERLEAVED = {**PIPELINE, "pipeline_schedule": "interleaved_1f1b", "num_chunks": 2}

@@ -10,8 +10,8 @@ from torch import nn
 from torch.distributed.pipelining import Schedule1F1B
 
 from llm_trainer.parallel.pipeline import SCHEDULES
-from predictor.timeline.schedules import SCHEDULES as PREDICTED
-from predictor.timeline.schedules import Pass
+from predictor.core.timeline.schedules import SCHEDULES as PREDICTED
+from predictor.core.timeline.schedules import Pass
 
 PASSES = {"F": Pass.FORWARD, "B": Pass.BACKWARD, "I": Pass.BACKWARD, "W": Pass.WEIGHT}
 SIZES = [(2, 2), (2, 6), (4, 4), (4, 8)]

@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from predictor.base.bundled import REGRESSORS_FOLDER
-from predictor.configuration.sections import validate
-from predictor.configuration.to_run import to_run
-from predictor.costs.published import PublishedSystem, open_system
-from predictor.step.memory import StageMemory, step_memory
-from predictor.step.prediction import Prediction, predict
+from predictor.core.base.bundled import REGRESSORS_FOLDER
+from predictor.core.costs.published import PublishedSystem, open_system
+from predictor.core.plan.to_run import to_run
+from predictor.core.schema.sections import validate
+from predictor.core.step.memory import StageMemory, step_memory
+from predictor.core.step.prediction import Prediction, predict
 from tests.unit.examples import full_form
 
 LENGTH, LAYERS = 4096, 8

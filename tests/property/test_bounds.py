@@ -7,8 +7,8 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.timeline.bound import lower_bound
-from predictor.timeline.schedules import IN_GROUPS, SCHEDULES
+from predictor.core.timeline.bound import lower_bound
+from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES
 from tests.property.test_schedules import SAME, Case, Sizes, any_sizes, cases
 
 UNIFORM = st.floats(0.01, 10.0)

@@ -8,11 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from predictor.core.timeline.graph import GraphTask
 from predictor.replay.answer import answered, replayed
-from predictor.replay.changes import Means, apply_changes, settings_of
-from predictor.replay.traced_step import TracedStep
-from predictor.timeline.graph import GraphTask
-from predictor.traces.local_graph import Collective, Edge, EdgeKind, LocalGraph, TaskKind, TracedOperator, TracedTask
+from predictor.replay.graph.local_graph import (
+    Collective,
+    Edge,
+    EdgeKind,
+    LocalGraph,
+    TaskKind,
+    TracedOperator,
+    TracedTask,
+)
+from predictor.replay.whatif.changes import Means, apply_changes, settings_of
+from predictor.replay.whatif.traced_step import TracedStep
 from tests.unit.traced_steps import graph_tasks, operator, single_rank
 
 ROWS = ("thread 1", "stream 7", "stream 20")

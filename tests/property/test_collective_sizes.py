@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from microbench.collectives.bandwidth import size_multiple, total_bytes
 from microbench.collectives.nccl_series import doubling_series
 from microbench.collectives.sweep import Sweep, read_sweep
-from predictor.costs.collectives import COLLECTIVES
+from predictor.core.costs.collectives import COLLECTIVES
 
 RANKS = st.integers(2, 1024)
 WIDTHS = st.sampled_from([1, 2, 4])

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.replay.batch_split import LocalTime, balanced_split
-from predictor.replay.mixed import on_device, same_ratio
-from predictor.traces.global_graph import global_graph, with_locals
-from predictor.traces.global_replay import replay_global
+from predictor.replay.graph.global_graph import global_graph, with_locals
+from predictor.replay.graph.global_replay import replay_global
+from predictor.replay.whatif.batch_split import LocalTime, balanced_split
+from predictor.replay.whatif.mixed import on_device, same_ratio
 from tests.traces_made import MadeJob, make_job
 
 TIME = st.floats(0.5, 5000.0)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.replay.answer import answered
-from predictor.replay.changes import Means
-from predictor.replay.traced_step import TracedStep, joined
-from predictor.traces.events import Category, TraceEvent
-from predictor.traces.global_graph import global_graph
+from predictor.replay.files.events import Category, TraceEvent
+from predictor.replay.graph.global_graph import global_graph
+from predictor.replay.whatif.changes import Means
+from predictor.replay.whatif.traced_step import TracedStep, joined
 from tests.unit.hand_made_traces import COMPUTE, HandMade
 
 QUEUE = 1024  # launches that a stream holds

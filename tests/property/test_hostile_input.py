@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.__main__ import main
-from predictor.base.read_yaml import read_mapping
-from predictor.base.yaml_depth import DEEPEST
-from predictor.configuration.own_system import OwnGpu, OwnSystem
-from predictor.configuration.settings import _paths
-from predictor.costs.hardware_change import CHANGES
+from predictor.core.base.read_yaml import read_mapping
+from predictor.core.base.yaml_depth import DEEPEST
+from predictor.core.costs.hardware_change import CHANGES
+from predictor.core.schema.own_system import OwnGpu, OwnSystem
+from predictor.core.schema.settings import _paths
 
 SMALL = {
     "system": "H100",

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from predictor.costs.cost import Cost
-from predictor.step.memory import StageMemory
+from predictor.core.costs.cost import Cost
+from predictor.core.step.memory import StageMemory
 from tests.property.forms import LAYERS, LENGTH, Sections, changed, forms, memory, predicted
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.workloads.recommender.cache import lru_hit_share
-from predictor.workloads.recommender.keys import KeyDistribution
+from predictor.recommender.workload.cache import lru_hit_share
+from predictor.recommender.workload.keys import KeyDistribution
 
 exponents = st.sampled_from([0.0, 0.5, 1.0, 1.2, 3.0, 5.0])
 rows = st.integers(1, 4_000)

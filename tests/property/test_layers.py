@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from predictor.configuration.presets import preset, preset_names
-from predictor.workloads.architecture import Architecture
-from predictor.workloads.blocks.layer import LayerSettings, layer_rows
-from predictor.workloads.encoder import Encoder
-from predictor.workloads.expert_exchange import ExpertDispatcher
-from predictor.workloads.layer import OF_A_LAYER, Layer, layer_of
-from predictor.workloads.layout import Layout
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.run_choices import (
+from predictor.core.blocks.layer import LayerSettings, layer_rows
+from predictor.core.schema.presets import preset, preset_names
+from predictor.core.transforms.lora import Lora
+from predictor.core.workload.architecture import Architecture
+from predictor.core.workload.encoder import Encoder
+from predictor.core.workload.expert_exchange import ExpertDispatcher
+from predictor.core.workload.layer import OF_A_LAYER, Layer, layer_of
+from predictor.core.workload.layout import Layout
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import (
     AttentionKernel,
     GemmRecipe,
     GraphModule,
@@ -24,13 +25,12 @@ from predictor.workloads.run_choices import (
     Recompute,
     RecomputeModule,
 )
-from predictor.workloads.software import Framework
-from predictor.workloads.switches import Ffn, LayerKind, Loss, Mixer, Positions
-from predictor.workloads.transformer import BESIDE_A_LAYER, Transformer
-from predictor.workloads.transforms.lora import Lora
-from predictor.workloads.vision import Vision
+from predictor.core.workload.software import Framework
+from predictor.core.workload.switches import Ffn, LayerKind, Loss, Mixer, Positions
+from predictor.core.workload.transformer import BESIDE_A_LAYER, Transformer
+from predictor.core.workload.vision import Vision
+from tests.unit.core.workload.test_token_mixers import run_of
 from tests.unit.examples import model_of
-from tests.unit.test_token_mixers import run_of
 
 VISION = Vision(
     num_layers=4, hidden_size=256, ffn_hidden_size=1024, num_attention_heads=4, patch_size=14, image_size=224,

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from predictor.core.timeline.graph import replay_graph
 from predictor.replay.critical import operator_shares
-from predictor.replay.traced_step import joined
-from predictor.timeline.graph import replay_graph
-from predictor.traces.gaps import gaps, idle_us_by_kind
-from predictor.traces.global_graph import global_graph
-from predictor.traces.local_graph import LocalGraph
-from predictor.traces.local_replay import graph_tasks_of, replay_local
+from predictor.replay.graph.gaps import gaps, idle_us_by_kind
+from predictor.replay.graph.global_graph import global_graph
+from predictor.replay.graph.local_graph import LocalGraph
+from predictor.replay.graph.local_replay import graph_tasks_of, replay_local
+from predictor.replay.whatif.traced_step import joined
 from tests.unit.hand_made_traces import COMPUTE, ENGINE, MAIN, NCCL, HandMade
 
 LATENCY_US = 7.25

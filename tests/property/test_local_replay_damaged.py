@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
-from predictor.traces.build_graph import local_graph
-from predictor.traces.events import RankTrace, TraceEvent
-from predictor.traces.flows import arrows_of
-from predictor.traces.kineto import read_trace
-from predictor.traces.local_replay import replay_local
+from predictor.replay.files.events import RankTrace, TraceEvent
+from predictor.replay.files.flows import arrows_of
+from predictor.replay.files.kineto import read_trace
+from predictor.replay.graph.build_graph import local_graph
+from predictor.replay.graph.local_replay import replay_local
 from tests.conftest import ROOT, SHARED
 
 TRACES = (

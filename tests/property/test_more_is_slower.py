@@ -9,8 +9,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from predictor.step.breakdown import stage_parts
-from predictor.step.prediction import Prediction
+from predictor.core.step.breakdown import stage_parts
+from predictor.core.step.prediction import Prediction
 from tests.property.forms import EXPERTS, LAYERS, LENGTH, Sections, changed, forms, memory, predicted
 
 # Regressors carry noise of some per cent, and tiles and waves make a kernel of a larger shape a little faster at times.

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from predictor import predict, search
 from predictor.__main__ import main
-from predictor.base.errors import ConfigError
-from predictor.configuration.loading import in_full
-from predictor.configuration.taking import with_files
+from predictor.core.base.errors import ConfigError
+from predictor.core.plan.loading import in_full
+from predictor.core.schema.taking import with_files
+from predictor.core.workload.software import Framework
 from predictor.serving.requests import answer_predict
-from predictor.workloads.software import Framework
 from tests.golden.configurations import READERS
 
 # Presets whose file on the hub says the same.

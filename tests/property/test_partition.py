@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.base.errors import ConfigError
-from predictor.workloads.partition import METHODS, split_layers
+from predictor.core.base.errors import ConfigError
+from predictor.core.workload.partition import METHODS, split_layers
 
 
 @given(st.sampled_from(METHODS), st.integers(1, 200), st.data())

@@ -7,11 +7,11 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.step.overlap import left_over
-from predictor.timeline.graph import GraphTask, graph_tasks, replay_graph
-from predictor.timeline.pipeline import Stream, pipeline_tasks
-from predictor.timeline.schedules import SCHEDULES
-from predictor.timeline.step_end import StageEnd, end_of_step, ending_tasks
+from predictor.core.step.overlap import left_over
+from predictor.core.timeline.graph import GraphTask, graph_tasks, replay_graph
+from predictor.core.timeline.pipeline import Stream, pipeline_tasks
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.timeline.step_end import StageEnd, end_of_step, ending_tasks
 from tests.property.test_schedules import DURATION, SAME, Case, cases, hops
 
 

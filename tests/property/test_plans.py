@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.costs.cost import Cost, Source
-from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
-from predictor.precision.plan_clock import PlanClock
-from predictor.precision.plan_time import PlanError, plan_time
-from predictor.precision.plans import fastest_plan, fastest_plan_under, least_sensitive_plan
-from predictor.precision.rules import PrecisionRules
+from predictor.core.costs.cost import Cost, Source
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
+from predictor.replay.precision.plan_clock import PlanClock
+from predictor.replay.precision.plan_time import PlanError, plan_time
+from predictor.replay.precision.plans import fastest_plan, fastest_plan_under, least_sensitive_plan
+from predictor.replay.precision.rules import PrecisionRules
 
 CHOICES = (Precision.FP32, Precision.FP16, Precision.INT8)
 AS_INPUT: tuple[Precision, ...] = ()

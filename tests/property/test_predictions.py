@@ -9,14 +9,14 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from predictor.base.bundled import REGRESSORS_FOLDER
-from predictor.configuration.sections import validate
-from predictor.configuration.short_config import expand
-from predictor.configuration.to_run import to_run
-from predictor.costs.published import PublishedSystem, open_system
-from predictor.step.breakdown import stage_parts
-from predictor.step.prediction import Prediction, predict
-from predictor.workloads.run import TrainingRun
+from predictor.core.base.bundled import REGRESSORS_FOLDER
+from predictor.core.costs.published import PublishedSystem, open_system
+from predictor.core.plan.short_config import expand
+from predictor.core.plan.to_run import to_run
+from predictor.core.schema.sections import validate
+from predictor.core.step.breakdown import stage_parts
+from predictor.core.step.prediction import Prediction, predict
+from predictor.core.workload.run import TrainingRun
 from tests.unit.examples import full_form, short_form
 
 # Regressors carry noise of some per cent, and tiles and waves make a kernel of a larger shape a little faster at times.

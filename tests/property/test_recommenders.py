@@ -8,17 +8,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.base.bundled import REGRESSORS_FOLDER
-from predictor.configuration.hugectr.reading import parse_hugectr
-from predictor.configuration.hugectr.to_run import LoadedRecommender, Options, to_run
-from predictor.costs.collectives import COLLECTIVES
-from predictor.step.memory import step_memory
-from predictor.step.recommender import predict_recommender, recommender_parts
-from predictor.workloads.recommender.keys import KeyDistribution
-from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan, default_plan
-from predictor.workloads.recommender.run import RecommenderRun
-from predictor.workloads.recommender.step import recommender_step
-from predictor.workloads.recommender.traffic import all_traffic, exchange
+from predictor.core.base.bundled import REGRESSORS_FOLDER
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.step.memory import step_memory
+from predictor.recommender.hugectr.reading import parse_hugectr
+from predictor.recommender.hugectr.to_run import LoadedRecommender, Options, to_run
+from predictor.recommender.step import predict_recommender, recommender_parts
+from predictor.recommender.workload.keys import KeyDistribution
+from predictor.recommender.workload.plan import ShardedTable, Sharding, ShardingPlan, default_plan
+from predictor.recommender.workload.run import RecommenderRun
+from predictor.recommender.workload.step import recommender_step
+from predictor.recommender.workload.traffic import all_traffic, exchange
 from tests.unit.recommender_examples import data_layer, dcn, dlrm, embedding_layer
 
 # Tiles and waves make a kernel of a larger shape a little faster at times.

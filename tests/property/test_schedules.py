@@ -8,20 +8,13 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.timeline.allowed_sizes import check
-from predictor.timeline.graph import replay_graph
-from predictor.timeline.in_flight import flights, peak_in_flight
-from predictor.timeline.order import Kind, stage_program
-from predictor.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks
-from predictor.timeline.replay import Replay, replay
-from predictor.timeline.schedules import (
-    FORWARD,
-    IN_GROUPS,
-    SCHEDULES,
-    Pass,
-    Slot,
-    messages_sent,
-)
+from predictor.core.timeline.allowed_sizes import check
+from predictor.core.timeline.graph import replay_graph
+from predictor.core.timeline.in_flight import flights, peak_in_flight
+from predictor.core.timeline.order import Kind, stage_program
+from predictor.core.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks
+from predictor.core.timeline.replay import Replay, replay
+from predictor.core.timeline.schedules import FORWARD, IN_GROUPS, SCHEDULES, Pass, Slot, messages_sent
 
 DURATION = st.floats(0.0, 100.0)
 # Instructions of one kind add up in any order: relative, not exact.

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.interface.prediction import predict
+from predictor.core.predict.prediction import predict
 
 MODEL = {
     "num_layers": 8,

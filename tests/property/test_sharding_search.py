@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.search.sharding.branch import branch_and_bound
-from predictor.search.sharding.greedy import improve, starts
-from predictor.search.sharding.problem import Floor, Load, Place, ShardingProblem, Way
-from predictor.search.sharding.solve import solve
-from predictor.workloads.recommender.embedding import Table
-from predictor.workloads.recommender.plan import Sharding
+from predictor.recommender.sharding.branch import branch_and_bound
+from predictor.recommender.sharding.greedy import improve, starts
+from predictor.recommender.sharding.problem import Floor, Load, Place, ShardingProblem, Way
+from predictor.recommender.sharding.solve import solve
+from predictor.recommender.workload.embedding import Table
+from predictor.recommender.workload.plan import Sharding
 
 AMOUNTS = st.integers(0, 20).map(float)
 

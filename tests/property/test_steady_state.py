@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.timeline import replay as replaying
-from predictor.timeline.replay import replay
-from predictor.timeline.rounds import waiting_order
-from predictor.timeline.schedules import SCHEDULES, Schedule
+from predictor.core.timeline import replay as replaying
+from predictor.core.timeline.replay import replay
+from predictor.core.timeline.rounds import waiting_order
+from predictor.core.timeline.schedules import SCHEDULES, Schedule
 from tests.property.test_schedules import SAME, Case, Sizes
 
 STEADY = ("1f1b", "interleaved_1f1b", "zero_bubble_h1", "zbv", "dualpipe_v")

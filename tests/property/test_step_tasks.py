@@ -12,23 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.step import breakdown, composition, memory, stages
-from predictor.step.breakdown import answers, stage_parts
-from predictor.step.composition import time_step
-from predictor.step.memory import step_memory
-from predictor.step.prediction import predict
-from predictor.step.spans import step_graph
-from predictor.step.stages import time_stages
-from predictor.timeline.graph import replay_graph
-from predictor.workloads import step_tasks
-from predictor.workloads.edges import edge_block, message_tasks
-from predictor.workloads.layout import Layout
-from predictor.workloads.partition import uniform
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.run_choices import Recompute
-from predictor.workloads.sharding import first_differs
-from predictor.workloads.stage_end import stage_end
-from predictor.workloads.step_tasks import (
+from predictor.core.step import breakdown, composition, memory, stages
+from predictor.core.step.breakdown import answers, stage_parts
+from predictor.core.step.composition import time_step
+from predictor.core.step.memory import step_memory
+from predictor.core.step.prediction import predict
+from predictor.core.step.spans import step_graph
+from predictor.core.step.stages import time_stages
+from predictor.core.timeline.graph import replay_graph
+from predictor.core.workload import step_tasks
+from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.layout import Layout
+from predictor.core.workload.partition import uniform
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.sharding import first_differs
+from predictor.core.workload.stage_end import stage_end
+from predictor.core.workload.step_tasks import (
     BlockMemory,
     BlockTasks,
     ChunkTasks,
@@ -38,11 +38,11 @@ from predictor.workloads.step_tasks import (
     StageTasks,
     StepTasks,
 )
-from predictor.workloads.tasks import FORWARD, PassTasks, Task, shaped_task, stream_task
-from predictor.workloads.transformer import Activation, Attention, MixtureOfExperts
-from predictor.workloads.transformer_step import layer_block, transformer_step
-from tests.unit.test_step_time import unit_system
-from tests.unit.test_workloads import GPT, RUN
+from predictor.core.workload.tasks import FORWARD, PassTasks, Task, shaped_task, stream_task
+from predictor.core.workload.transformer import Activation, Attention, MixtureOfExperts
+from predictor.core.workload.transformer_step import layer_block, transformer_step
+from tests.unit.core.step.test_step_time import unit_system
+from tests.unit.core.workload.test_workloads import GPT, RUN
 
 EXPERTS = MixtureOfExperts(8, 2, 1024, num_dense_layers=2)
 Calls = dict[tuple[str, str, tuple[int, ...], str], float]
@@ -214,5 +214,5 @@ def test_any_workload_can_be_a_step() -> None:
 def test_step_tasks_timing_and_memory_import_no_workload(reader: ModuleType) -> None:
     tree = ast.parse(Path(reader.__file__ or "").read_text(encoding="utf-8"))
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    workloads = {module for module in modules if module.startswith("predictor.workloads")}
-    assert workloads <= {"predictor.workloads.tasks", "predictor.workloads.step_tasks"}
+    workloads = {module for module in modules if module.startswith("predictor.core.workload")}
+    assert workloads <= {"predictor.core.workload.tasks", "predictor.core.workload.step_tasks"}

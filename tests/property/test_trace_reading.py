@@ -12,13 +12,13 @@ from unittest.mock import patch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from predictor.traces import trace_bytes
-from predictor.traces.chakra_file import Attribute, ChakraFile, ChakraNode, NodeType, write_chakra_file
-from predictor.traces.closed import RecordError
-from predictor.traces.events import RankTrace
-from predictor.traces.execution_trace import read_execution_trace
-from predictor.traces.kineto import read_trace
-from predictor.traces.steps import choose_step
+from predictor.replay.files import trace_bytes
+from predictor.replay.files.chakra_file import Attribute, ChakraFile, ChakraNode, NodeType, write_chakra_file
+from predictor.replay.files.closed import RecordError
+from predictor.replay.files.events import RankTrace
+from predictor.replay.files.execution_trace import read_execution_trace
+from predictor.replay.files.kineto import read_trace
+from predictor.replay.graph.steps import choose_step
 from tests.unit.kineto_traces import event, flow, training_steps
 
 EVENTS = [

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.base.errors import ConfigError
-from predictor.configuration.merging import merged
-from predictor.configuration.of_model import content_of_model
-from predictor.configuration.presets import preset
-from predictor.configuration.writers import written
+from predictor.core.base.errors import ConfigError
+from predictor.core.plan.of_model import content_of_model
+from predictor.core.schema.merging import merged
+from predictor.core.schema.presets import preset
+from predictor.formats.writers import written
 from predictor.search.answer import configuration_of
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import plans

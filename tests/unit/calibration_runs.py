@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
-from predictor.costs.hardware import COMPONENTS
-from predictor.step.calibrated import log_time
-from predictor.step.composition import step_us
-from predictor.verification.configurations import configured
+from predictor.core.hardware.hardware import COMPONENTS
+from predictor.core.step.calibrated import log_time
+from predictor.core.step.composition import step_us
+from predictor.evidence.verification.configurations import configured
 
 BASE = "Perlmutter"
 GPT: dict[str, Any] = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from predictor.timeline.graph import GraphTask, replay_graph
-from predictor.traces.chakra_file import ChakraFile, ChakraNode, NodeType
+from predictor.core.timeline.graph import GraphTask, replay_graph
+from predictor.replay.files.chakra_file import ChakraFile, ChakraNode, NodeType
 
 MESSAGES = (NodeType.COMM_SEND, NodeType.COMM_RECV)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from predictor.base.bundled import EXAMPLES_FOLDER
-from predictor.base.read_yaml import read_mapping
-from predictor.configuration.model import transformer
-from predictor.configuration.model_section import ModelSection
-from predictor.workloads.transformer import Transformer
+from predictor.core.base.bundled import EXAMPLES_FOLDER
+from predictor.core.base.read_yaml import read_mapping
+from predictor.core.plan.model import transformer
+from predictor.core.schema.model_section import ModelSection
+from predictor.core.workload.transformer import Transformer
 
 EXAMPLE = EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml"
 NUMBERS = ("pp", "mp", "dp", "b", "h", "l", "dim", "steps_per_update", "gpus_per_node")

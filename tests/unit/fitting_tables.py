@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from fitting.systems import SystemSource
-from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.operator import Direction
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.operator import Direction
 
 GPU = "TESTGPU"
 SMS = 100

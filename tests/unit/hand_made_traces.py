@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from predictor.timeline.graph import replay_graph
-from predictor.traces.build_graph import local_graph
-from predictor.traces.events import UNKNOWN, Category, RankTrace, Row, TraceEvent
-from predictor.traces.flows import arrows_of
-from predictor.traces.local_graph import Edge, EdgeKind, LocalGraph, TracedTask
-from predictor.traces.local_replay import graph_tasks_of, replay_local
+from predictor.core.timeline.graph import replay_graph
+from predictor.replay.files.events import UNKNOWN, Category, RankTrace, Row, TraceEvent
+from predictor.replay.files.flows import arrows_of
+from predictor.replay.graph.build_graph import local_graph
+from predictor.replay.graph.local_graph import Edge, EdgeKind, LocalGraph, TracedTask
+from predictor.replay.graph.local_replay import graph_tasks_of, replay_local
 
 MAIN, ENGINE, WORKER, COMPUTE, NCCL = range(5)
 ROWS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.workloads.transformer import Activation, Transformer
+from predictor.core.workload.transformer import Activation, Transformer
 
 LLAMA_8B = Transformer(
     num_layers=32,

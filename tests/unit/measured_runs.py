@@ -8,10 +8,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from predictor.configuration.loading import Loaded
-from predictor.timeline.pipeline import Stream
-from predictor.timeline.spans import Span
-from predictor.traces.measured_step import (
+from predictor.core.plan.loading import Loaded
+from predictor.core.timeline.pipeline import Stream
+from predictor.core.timeline.spans import Span
+from predictor.evidence.verification.configurations import Configured
+from predictor.evidence.verification.transformers import TransformerWorkload
+from predictor.replay.files.measured_step import (
     BACKWARD,
     COLLECTIVE,
     FORWARD,
@@ -21,8 +23,6 @@ from predictor.traces.measured_step import (
     StepProvenance,
     write_measured_steps,
 )
-from predictor.verification.configurations import Configured
-from predictor.verification.transformers import TransformerWorkload
 
 PARTS_US = {"data": 0.0, FORWARD: 300.0, BACKWARD: 600.0, OPTIMIZER: 100.0}
 OPERATORS = (

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from predictor.costs.cost import Cost, Source
-from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
-from predictor.traces.local_graph import (
+from predictor.core.costs.cost import Cost, Source
+from predictor.replay.graph.local_graph import (
     NO_OPERATOR,
     Edge,
     EdgeKind,
@@ -17,6 +16,7 @@ from predictor.traces.local_graph import (
     TracedOperator,
     TracedTask,
 )
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.base.bundled import REGRESSORS_FOLDER
-from predictor.configuration.hugectr.reading import parse_hugectr
-from predictor.configuration.hugectr.to_run import LoadedRecommender, Options, to_run
+from predictor.core.base.bundled import REGRESSORS_FOLDER
+from predictor.recommender.hugectr.reading import parse_hugectr
+from predictor.recommender.hugectr.to_run import LoadedRecommender, Options, to_run
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 SAMPLES = sorted((SHARED / "spec" / "companion" / "hugectr" / "samples").glob("*.json"))

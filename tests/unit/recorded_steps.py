@@ -11,8 +11,8 @@ from microbench.provenance import Session
 from microbench.rows import Status
 from microbench.steps.configuration import StepConfig, read_step
 from microbench.steps.record import Kernels, Measured, Memory, StepRecord, StepSample, read_record
-from predictor.configuration.loading import load
-from predictor.step.prediction import predict
+from predictor.core.plan.loading import load
+from predictor.core.step.prediction import predict
 
 NO_TORCH = "torch is not installed: pip install -e .[profile]"
 GPT = {"normalization": "layer_norm", "rotary_fraction": 0.0, "biases": True, "tied_embeddings": True}

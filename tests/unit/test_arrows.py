@@ -9,43 +9,6 @@ import pytest
 
 from tests.unit.test_structure import imported_names, modules, relative
 
-# The rooms, each with the packages and modules in it; the longest name counts.
-HOUSE = {
-    "base": "base",
-    "hardware": (
-        "costs.device_sheets costs.hardware costs.hardware_range costs.host_memory costs.node_power costs.power"
-    ),
-    "timeline": "timeline",
-    "costs": "costs",
-    "workload": "workloads",
-    "step": "step",
-    "schema": "configuration configuration.readers.problems configuration.readers.result",
-    "checks": (
-        "configuration.adapters configuration.attention_precision configuration.expert_layout configuration.kernels "
-        "configuration.layer_checks configuration.lengths configuration.offloading configuration.pipeline_layout "
-        "configuration.recomputation"
-    ),
-    "plan": (
-        "configuration.cluster configuration.loading configuration.model configuration.of_model "
-        "configuration.short_config configuration.to_run search.frameworks"
-    ),
-    "report": "report",
-    "predict": "interface verification.workloads",
-    "search": (
-        "search interface.search interface.search_checks interface.gpu_counts interface.model_options "
-        "report.page.layouts report.gpu_counts report.ranking report.search_bill"
-    ),
-    "formats": "configuration.readers configuration.writers",
-    "recommender": (
-        "configuration.hugectr interface.recommender interface.recommender_options interface.sharding "
-        "report.recommender report.sharding search.sharding step.recommender verification.recommenders "
-        "workloads.recommender"
-    ),
-    "replay": "replay precision traces",
-    "evidence": "verification calibration",
-    "serving": "serving",
-    "commands": "commands",
-}
 # The core from the ground up: the rooms that each may import.
 TO_WORKLOAD = {"base", "hardware", "timeline", "costs", "workload"}
 TO_PLAN = TO_WORKLOAD | {"schema", "checks", "plan"}
@@ -78,7 +41,10 @@ ROOF: dict[str, set[str]] = {
 }
 ALLOWED: dict[str, set[str]] = CORE | {wing: CORE.keys() | others for wing, others in WINGS.items()} | ROOF
 TRAINERS = {"llm_trainer": CORE.keys() | {"replay"}, "hugectr": CORE.keys() | {"replay", "recommender"}}
-PLACES = {f"predictor.{place}": room for room, places in HOUSE.items() for place in places.split()}
+# Blocks, transforms and folds describe the layer, as the room workload does.
+LAYER = dict.fromkeys(("rows", "blocks", "transforms", "folds"), "workload")
+PLACES = {f"predictor.core.{place}": room for place, room in ({room: room for room in CORE} | LAYER).items()}
+PLACES |= {f"predictor.{room}": room for room in (*WINGS, *ROOF)}
 
 
 def room_of(name: str) -> str | None:

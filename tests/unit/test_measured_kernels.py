@@ -12,17 +12,24 @@ from fitting.cli import main
 from microbench.provenance import Identity
 from microbench.sweep import read_sweep, shapes_of
 from microbench.table import Measurement, Status, Writer, table_path
-from predictor.base.bundled import REGRESSORS_FOLDER
-from predictor.configuration.loading import prepare
-from predictor.costs.catalogue import catalogue
-from predictor.costs.cost import Source
-from predictor.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, WEIGHT_GRADIENT, Direction, linear_gradients
-from predictor.costs.published import PublishedSystem, open_system
-from predictor.step.breakdown import answers
-from predictor.step.prediction import predict
-from predictor.workloads.blocks.attention import FUSED_ROPE
-from predictor.workloads.blocks.ffn import FUSED_GATE
-from predictor.workloads.measured_kernels import (
+from predictor.core.base.bundled import REGRESSORS_FOLDER
+from predictor.core.blocks.attention import FUSED_ROPE
+from predictor.core.blocks.ffn import FUSED_GATE
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.cost import Source
+from predictor.core.costs.operator import (
+    DATA_GRADIENT,
+    FP32_WEIGHT_GRADIENT,
+    WEIGHT_GRADIENT,
+    Direction,
+    linear_gradients,
+)
+from predictor.core.costs.published import PublishedSystem, open_system
+from predictor.core.plan.loading import prepare
+from predictor.core.rows import HALF_OF_BACKWARD
+from predictor.core.step.breakdown import answers
+from predictor.core.step.prediction import predict
+from predictor.core.workload.measured_kernels import (
     FUSED_LOSS,
     FUSED_NORM,
     MEASURED_KERNELS,
@@ -30,13 +37,12 @@ from predictor.workloads.measured_kernels import (
     on_system,
     weight_gradient,
 )
-from predictor.workloads.rows import HALF_OF_BACKWARD
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.switches import Loss
-from predictor.workloads.tasks import shaped_task
-from predictor.workloads.transformer import LayerKind
-from predictor.workloads.transformer_step import layer_block
-from tests.unit.test_fitting_own_tables import SESSION
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.switches import Loss
+from predictor.core.workload.tasks import shaped_task
+from predictor.core.workload.transformer import LayerKind
+from predictor.core.workload.transformer_step import layer_block
+from tests.unit.fitting.test_own_tables import SESSION
 
 ROOT = Path(__file__).resolve().parents[2]
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from predictor.configuration.presets import preset, preset_names
-from predictor.workloads.blocks.ffn import inner_bytes
-from predictor.workloads.folds import kept_bytes, parameters
-from predictor.workloads.layer_table import layer_rows
-from predictor.workloads.rows import Kind, Module, Role, Row
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.run_choices import Recompute
-from predictor.workloads.switches import LayerKind
-from predictor.workloads.tasks import TRAFFIC, Part
-from predictor.workloads.transformer import Transformer
-from predictor.workloads.transforms.lora import Lora
+from predictor.core.blocks.ffn import inner_bytes
+from predictor.core.folds import kept_bytes, parameters
+from predictor.core.rows import Kind, Module, Role, Row
+from predictor.core.schema.presets import preset, preset_names
+from predictor.core.transforms.lora import Lora
+from predictor.core.workload.layer_table import layer_rows
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.switches import LayerKind
+from predictor.core.workload.tasks import TRAFFIC, Part
+from predictor.core.workload.transformer import Transformer
+from tests.unit.core.workload.test_token_mixers import MODEL, run_of
 from tests.unit.examples import model_of
 from tests.unit.test_structure import PACKAGES, imported_names, relative
-from tests.unit.test_token_mixers import MODEL, run_of
 
 WORKLOADS = PACKAGES["predictor"] / "workloads"
 BLOCKS, TRANSFORMS, FOLDS = (
@@ -32,7 +32,7 @@ BLOCKS, TRANSFORMS, FOLDS = (
     sorted((WORKLOADS / "transforms").glob("*.py")),
     WORKLOADS / "folds.py",
 )
-BLOCK, TRANSFORM, FOLD = (f"predictor.workloads.{name}" for name in ("blocks", "transforms", "folds"))
+BLOCK, TRANSFORM, FOLD = (f"predictor.core.workload.{name}" for name in ("blocks", "transforms", "folds"))
 
 
 @cache
@@ -77,8 +77,8 @@ def workload_imports(start: Path) -> set[str]:
 @pytest.mark.parametrize("path", [path for path in BLOCKS if path.stem != "__init__"], ids=lambda path: path.stem)
 def test_a_block_loads_no_run_transform_or_fold(path: Path) -> None:
     loaded = workload_imports(path)
-    assert not {name for name in loaded if name.startswith((TRANSFORM, FOLD, "predictor.workloads.run"))}
-    assert "predictor.workloads.rows" in loaded
+    assert not {name for name in loaded if name.startswith((TRANSFORM, FOLD, "predictor.core.workload.run"))}
+    assert "predictor.core.rows" in loaded
 
 
 @cache

@@ -9,11 +9,11 @@ import pytest
 
 from predictor import compare, predict, search
 from predictor.__main__ import main
-from predictor.base.bundled import EXAMPLES_FOLDER
-from predictor.configuration.software import PLAIN, with_software
-from predictor.interface.model_options import of_model
-from predictor.workloads.frameworks import SECTIONS, defaults_of
-from predictor.workloads.software import Framework
+from predictor.core.base.bundled import EXAMPLES_FOLDER
+from predictor.core.schema.software import PLAIN, with_software
+from predictor.core.workload.frameworks import SECTIONS, defaults_of
+from predictor.core.workload.software import Framework
+from predictor.search.model_options import of_model
 from tests.unit.examples import write
 
 ROOT = Path(__file__).resolve().parents[2]

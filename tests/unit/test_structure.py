@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.costs.catalogue import catalogue
+from predictor.core.costs.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -190,7 +190,7 @@ def test_source_root_is_no_package(folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "predictor/costs/operators").glob("[!_]*.py")), ids=lambda path: path.stem
+    "path", sorted((ROOT / "predictor/core/costs/operators").glob("[!_]*.py")), ids=lambda path: path.stem
 )
 def test_operator_says_what_it_is(path: Path) -> None:
     operator = catalogue()[path.stem]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from predictor.replay.traced_step import TracedStep, role_of
-from predictor.timeline.graph import GraphTask
-from predictor.traces.local_graph import (
+from predictor.core.timeline.graph import GraphTask
+from predictor.replay.graph.local_graph import (
     Collective,
     Edge,
     EdgeKind,
@@ -17,6 +16,7 @@ from predictor.traces.local_graph import (
     TracedOperator,
     TracedTask,
 )
+from predictor.replay.whatif.traced_step import TracedStep, role_of
 
 THREAD, STREAM, NCCL = 0, 1, 2
 ROWS = ("thread 1", "stream 7", "stream 20")

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from microbench.call import Call, Maker
-from predictor.costs.catalogue import catalogue
-from predictor.costs.operator import Direction, Operator, Shape
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.operator import Direction, Operator, Shape
 
 QUEUE = 1022
 SLEEP_HZ = 1.98e9

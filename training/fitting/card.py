@@ -8,12 +8,12 @@ from typing import Any
 from fitting.print_tables import markdown, number
 from fitting.systems import SystemSource
 from fitting.tables import operators_of
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.hardware import System
-from predictor.costs.links import RING
-from predictor.costs.operator import KERNEL_MARK, Direction
-from predictor.costs.regressors import RegressorFile
-from predictor.costs.transfer_errors import transfer_errors
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.links import RING
+from predictor.core.costs.operator import KERNEL_MARK, Direction
+from predictor.core.costs.regressors import RegressorFile
+from predictor.core.costs.transfer_errors import transfer_errors
+from predictor.core.hardware.hardware import System
 
 INTRODUCTION = """\
 Fitted regressors, physics × residual, with 90 % intervals. No measured row is stored here. All errors are percent of

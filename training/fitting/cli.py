@@ -19,10 +19,10 @@ from fitting.system_fit import fit_system, judge
 from fitting.systems import SystemFileError, read_system
 from fitting.transfer_error import transfer_error
 from microbench.errors import TableError
-from predictor.base.command_line import Parser, progress
-from predictor.base.errors import ConfigError, PublishedError
-from predictor.base.files import write_whole
-from predictor.costs.transfer_errors import TRANSFER_ERRORS
+from predictor.core.base.command_line import Parser, progress
+from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.core.base.files import write_whole
+from predictor.core.costs.transfer_errors import TRANSFER_ERRORS
 
 BAD_INPUT = 2
 

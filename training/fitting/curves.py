@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.residual import Residual
-from predictor.costs.regressors import TREE_LEAVES, Curve
+from predictor.core.costs.regressors import TREE_LEAVES, Curve
 
 Vector = NDArray[np.float64]
 CURVE_SHARE = 0.7

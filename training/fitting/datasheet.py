@@ -10,10 +10,10 @@ from typing import Any
 from fitting.print_tables import markdown
 from fitting.publish import hardware_yaml, publish
 from fitting.systems import SystemFileError, SystemSource
-from predictor.costs.folder import CARD, HARDWARE, MANIFEST, donor_folder, own_precisions
-from predictor.costs.hardware import Quantity, System
-from predictor.costs.published import read_hardware, read_manifest
-from predictor.costs.transfer_errors import TRANSFER_ERROR_FORMAT
+from predictor.core.costs.folder import CARD, HARDWARE, MANIFEST, donor_folder, own_precisions
+from predictor.core.costs.published import read_hardware, read_manifest
+from predictor.core.costs.transfer_errors import TRANSFER_ERROR_FORMAT
+from predictor.core.hardware.hardware import Quantity, System
 
 INTRODUCTION = """\
 This system was not measured. Its operators are transferred from a donor, a measured system: each term of the donor's

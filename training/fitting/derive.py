@@ -22,13 +22,13 @@ from fitting.intervals import COVERAGE, upper_quantile
 from fitting.pipeline import Example, Fit
 from fitting.regress import rounded
 from fitting.tables import operators_of
-from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import INTERFACE_TERM, SHARED_HOST_TERM, STANDS_IN_FOR
-from predictor.costs.hardware import Gpu, System
-from predictor.costs.operator import BOTH, Direction, Operator, Shape
-from predictor.costs.published import PublishedSystem
-from predictor.costs.regressors import DirectionModel, DirectionRegressor, Interval
-from predictor.costs.transfer import computes, measured_log_error, scaled_physics
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.collectives import INTERFACE_TERM, SHARED_HOST_TERM, STANDS_IN_FOR
+from predictor.core.costs.operator import BOTH, Direction, Operator, Shape
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.costs.regressors import DirectionModel, DirectionRegressor, Interval
+from predictor.core.costs.transfer import computes, measured_log_error, scaled_physics
+from predictor.core.hardware.hardware import Gpu, System
 
 Models = dict[tuple[str, Direction], DirectionModel]
 FAR_LOG_DISTANCE = 0.7  # a factor of two beyond the measured sizes

@@ -19,10 +19,10 @@ from fitting.report import mean
 from fitting.scores import percent, relative_error
 from fitting.tables import Row, Tables, operators_of
 from microbench.errors import TableError
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.cost import Cost
-from predictor.costs.gradient_products import as_measured
-from predictor.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.cost import Cost
+from predictor.core.costs.gradient_products import as_measured
+from predictor.core.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
 
 EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
 

@@ -24,10 +24,10 @@ from scipy.spatial import cKDTree
 
 from fitting.physics import fit_physics, terms_matrix
 from fitting.tables import Row
-from predictor.costs.collectives import SHARDED
-from predictor.costs.dropped import NOISE, OUTLIER
-from predictor.costs.hardware import Links, System
-from predictor.costs.operator import BOTH
+from predictor.core.costs.collectives import SHARDED
+from predictor.core.costs.dropped import NOISE, OUTLIER
+from predictor.core.costs.operator import BOTH
+from predictor.core.hardware.hardware import Links, System
 
 NOT_POSITIVE = "not a positive duration"
 BEATS_FLOPS = "faster than the peak FLOP/s"

@@ -19,8 +19,8 @@ from fitting.intervals import calibrate, covered
 from fitting.physics import fit_physics
 from fitting.regress import fit
 from fitting.samples import Samples
-from predictor.costs.collectives import INTERFACE_TERM
-from predictor.costs.regressors import Interval
+from predictor.core.costs.collectives import INTERFACE_TERM
+from predictor.core.costs.regressors import Interval
 
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]

@@ -11,7 +11,7 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from predictor.costs.regressors import Interval
+from predictor.core.costs.regressors import Interval
 
 Vector = NDArray[np.float64]
 COVERAGE = 0.90

@@ -20,11 +20,11 @@ from microbench.attention import SETTING, read_recorded
 from microbench.errors import TableError
 from microbench.provenance import SUFFIX, Identity, read_provenance
 from microbench.table import Measurement, read_table
-from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.hardware import Quantity
-from predictor.costs.operator import Direction, Operator, in_kernel
-from predictor.costs.work import PRECISION_BYTES
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.operator import Direction, Operator, in_kernel
+from predictor.core.costs.work import PRECISION_BYTES
+from predictor.core.hardware.hardware import Quantity
 
 Named = tuple[Path, Identity]
 KINDS = ("operator", "collective")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from fitting.tables import Row
-from predictor.costs.features import physics_terms
+from predictor.core.costs.features import physics_terms
 
 Vector = NDArray[np.float64]
 HUBER_DELTA = 0.05

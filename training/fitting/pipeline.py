@@ -17,10 +17,10 @@ from fitting.samples import columns, parts, to_samples, topologies
 from fitting.scores import Score, score
 from fitting.tables import Row, Tables, operators_of, shape_times
 from fitting.unseen_groups import unseen_in_node
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.hardware import System
-from predictor.costs.operator import Direction, Shape
-from predictor.costs.regressors import DirectionModel
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.operator import Direction, Shape
+from predictor.core.costs.regressors import DirectionModel
+from predictor.core.hardware.hardware import System
 
 EXAMPLES = 40
 

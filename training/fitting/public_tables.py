@@ -28,11 +28,11 @@ import pandas as pd
 
 from fitting.tables import NO_PEAK, Row, Tables
 from microbench.errors import TableError
-from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES, SHARDED
-from predictor.costs.hardware import Quantity
-from predictor.costs.operator import Direction, Operator, Shape
-from predictor.costs.work import ELEMENT_BYTES
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.collectives import COLLECTIVES, SHARDED
+from predictor.core.costs.operator import Direction, Operator, Shape
+from predictor.core.costs.work import ELEMENT_BYTES
+from predictor.core.hardware.hardware import Quantity
 
 # The precision of a kernel by the table's name for it.
 PRECISIONS = {"bfloat16": "bf16", "half": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}

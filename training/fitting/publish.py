@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from predictor.base.errors import PublishedError
-from predictor.base.files import write_whole
-from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.folder import (
+from predictor.core.base.errors import PublishedError
+from predictor.core.base.files import write_whole
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.folder import (
     CARD,
     COLLECTIVE_FOLDER,
     HARDWARE,
@@ -28,9 +28,9 @@ from predictor.costs.folder import (
     read_manifest,
     read_verified,
 )
-from predictor.costs.hardware import System
-from predictor.costs.operator import KERNEL_MARK
-from predictor.costs.regressors import RegressorFile
+from predictor.core.costs.operator import KERNEL_MARK
+from predictor.core.costs.regressors import RegressorFile
+from predictor.core.hardware.hardware import System
 
 SOURCE_LINES = ("- Measured by: ", "- Source and licence: ")  # of a card
 

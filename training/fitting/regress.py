@@ -13,7 +13,7 @@ from fitting.curves import evaluate, split_residual
 from fitting.physics import Physics, fit_physics
 from fitting.residual import DIGITS, Residual, fit_residual, median_residual, rounded_up
 from fitting.samples import Samples
-from predictor.costs.regressors import Curve, DirectionModel, Interval
+from predictor.core.costs.regressors import Curve, DirectionModel, Interval
 
 Vector = NDArray[np.float64]
 HULL_STEPS = 1e6
@@ -87,7 +87,7 @@ class Fitted:
 
 
 def full_features(samples: Samples, physics: Physics) -> Vector:
-    """Return the residual's features of all rows, as ``predictor.costs.features.residual_features`` of each."""
+    """Return the residual's features of all rows, as ``predictor.core.costs.features.residual_features`` of each."""
     parts = samples.terms * physics.coefficients
     total = parts.sum(axis=1, keepdims=True)
     return np.hstack([samples.features, parts / np.where(total > 0.0, total, 1.0)])

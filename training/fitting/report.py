@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fitting.derive import Derived
 from fitting.pipeline import Fit
-from predictor.costs.collectives import COLLECTIVES
+from predictor.core.costs.collectives import COLLECTIVES
 
 HELD_OUT_FORMAT = "estimate-train-time/held-out/1"
 # Held-out errors of the reference on the same tables: random forests and boosted trees on raw shapes. On unseen

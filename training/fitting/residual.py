@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import HistGradientBoostingRegressor
 from threadpoolctl import threadpool_limits
 
-from predictor.costs.regressors import TREE_LEAVES, TREE_NODES
+from predictor.core.costs.regressors import TREE_LEAVES, TREE_NODES
 
 Vector = NDArray[np.float64]
 NUM_TREES = 120

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.tables import Row
-from predictor.costs.features import hull_coordinates, physics_terms, shape_features
+from predictor.core.costs.features import hull_coordinates, physics_terms, shape_features
 
 Vector = NDArray[np.float64]
 

@@ -16,13 +16,13 @@ from fitting.publish import completed, contents, publish
 from fitting.report import REFERENCE, Fitted, held_out_document
 from fitting.systems import SystemSource
 from fitting.tables import Tables, operators_of
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.dropped import all_dropped
-from predictor.costs.hardware import Quantity, System, Transfer
-from predictor.costs.operator import Direction
-from predictor.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
-from predictor.costs.regressors import DirectionModel, RegressorFile
-from predictor.costs.work import FP8_PRECISIONS
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.dropped import all_dropped
+from predictor.core.costs.operator import Direction
+from predictor.core.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
+from predictor.core.costs.regressors import DirectionModel, RegressorFile
+from predictor.core.costs.work import FP8_PRECISIONS
+from predictor.core.hardware.hardware import Quantity, System, Transfer
 
 
 def host_quantities(fits: Sequence[Fit]) -> dict[str, Quantity]:

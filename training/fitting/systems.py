@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from predictor.base.read_yaml import read_valid
-from predictor.costs.hardware import System
+from predictor.core.base.read_yaml import read_valid
+from predictor.core.hardware.hardware import System
 
 
 class SystemFileError(ValueError):

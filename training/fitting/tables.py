@@ -19,15 +19,15 @@ from statistics import median
 import pandas as pd
 
 from microbench.errors import TableError
-from predictor.configuration.short_names import OPERATORS_BY_SHORT_NAME
-from predictor.costs.catalogue import catalogue, families
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.folder import COLLECTIVE_FOLDER, OPERATOR_FOLDER
-from predictor.costs.hardware import Quantity
-from predictor.costs.operator import KERNEL_MARK, Direction, Operator, Shape, in_kernel
-from predictor.costs.work import ELEMENT_BYTES, PRECISION_BYTES, element_bytes
-from predictor.workloads.layer_call import LayerCall, padded_vocab_size
-from predictor.workloads.layer_shapes import LAYER_SHAPES
+from predictor.core.costs.catalogue import catalogue, families
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.folder import COLLECTIVE_FOLDER, OPERATOR_FOLDER
+from predictor.core.costs.operator import KERNEL_MARK, Direction, Operator, Shape, in_kernel
+from predictor.core.costs.work import ELEMENT_BYTES, PRECISION_BYTES, element_bytes
+from predictor.core.hardware.hardware import Quantity
+from predictor.core.schema.short_names import OPERATORS_BY_SHORT_NAME
+from predictor.core.workload.layer_call import LayerCall, padded_vocab_size
+from predictor.core.workload.layer_shapes import LAYER_SHAPES
 
 COLLECTIVES_BY_SHORT_NAME = {
     "allreduce": "all_reduce",

@@ -2,7 +2,7 @@
 
 Operators: the donor's regressor on the target's hardware, through the code that answers for a data-sheet system.
 Collectives: each measured collective at the link efficiency of another. Results: the constants of
-``predictor.costs.transfer_errors``, and the table on the card of every data-sheet system.
+``predictor.core.costs.transfer_errors``, and the table on the card of every data-sheet system.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from fitting.pipeline import gated_rows
 from fitting.report import mean
 from fitting.scores import percent
 from fitting.tables import Row, Tables, operators_of, shape_times
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.gradient_products import as_measured
-from predictor.costs.links import MESSAGE, RING, LinkRegressor, link_use
-from predictor.costs.operator import Direction, Operator
-from predictor.costs.published import PublishedSystem, with_hardware
-from predictor.costs.regressors import DirectionRegressor, Regressor
-from predictor.costs.transfer import computes
-from predictor.costs.transfer_errors import TRANSFER_ERROR_FORMAT
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.gradient_products import as_measured
+from predictor.core.costs.links import MESSAGE, RING, LinkRegressor, link_use
+from predictor.core.costs.operator import Direction, Operator
+from predictor.core.costs.published import PublishedSystem, with_hardware
+from predictor.core.costs.regressors import DirectionRegressor, Regressor
+from predictor.core.costs.transfer import computes
+from predictor.core.costs.transfer_errors import TRANSFER_ERROR_FORMAT
 
 PRECISION = "fp16"
 FEWEST_SHAPES = 30
@@ -139,7 +139,7 @@ def collective_columns(system: PublishedSystem, rows: Rows) -> Iterator[dict[str
 
 
 def constants(operators: Sequence[dict[str, Any]], collectives: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return log errors per regressor, per kind, and of collectives, for ``predictor.costs.transfer_errors``.
+    """Return log errors per regressor, per kind, and of collectives, for ``predictor.core.costs.transfer_errors``.
 
     Of collectives the 90 % quantile over topologies, since a topology is a single setting of the links.
     """

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fitting.intervals import calibrate
 from fitting.regress import Fitted, fit
 from fitting.samples import Samples
-from predictor.costs.regressors import Interval
+from predictor.core.costs.regressors import Interval
 
 Vector = NDArray[np.float64]
 GPUS = 2  # coordinate of the hull with the GPUs of a node

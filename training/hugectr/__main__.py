@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from hugectr.exceptions import HugeCtrError
-from predictor.base.errors import ConfigError, MissingKeyError
+from predictor.core.base.errors import ConfigError, MissingKeyError
 
 
 class Command(NamedTuple):

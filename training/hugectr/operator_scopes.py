@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from model_training_framework.trainer.operator_scopes import operator, traffic
-from predictor.workloads.recommender.layers import DenseLayer
-from predictor.workloads.recommender.optimizer import OptimizerKind
+from predictor.recommender.workload.layers import DenseLayer
+from predictor.recommender.workload.optimizer import OptimizerKind
 
 __all__ = ["layer_scope", "operator", "optimizer_scope", "traffic"]
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from hugectr.exceptions import HugeCtrError
-from predictor.base.errors import ConfigError, MissingKeyError
-from predictor.configuration.hugectr.plan_file import read_plan
-from predictor.workloads.recommender.model import Recommender
-from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan, default_plan
+from predictor.core.base.errors import ConfigError, MissingKeyError
+from predictor.recommender.hugectr.plan_file import read_plan
+from predictor.recommender.workload.model import Recommender
+from predictor.recommender.workload.plan import ShardedTable, Sharding, ShardingPlan, default_plan
 
 
 def plan_of(model: Recommender, num_ranks: int, plan_file: str) -> ShardingPlan:

@@ -11,8 +11,8 @@ from hugectr.data.sample_kind import data_of
 from hugectr.data.sources import check_key_width
 from hugectr.exceptions import HugeCtrError
 from hugectr.solver import SolverParser
-from predictor.configuration.hugectr.reading import HugeCtrConfig
-from predictor.workloads.recommender.model import Recommender
+from predictor.recommender.hugectr.reading import HugeCtrConfig
+from predictor.recommender.workload.model import Recommender
 
 
 def check_data(config: HugeCtrConfig, solver: SolverParser) -> None:

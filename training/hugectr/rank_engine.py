@@ -28,7 +28,7 @@ from hugectr.plans import plan_of
 from hugectr.preconditions import check_data
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
-from predictor.traces.measured_step import BACKWARD, FORWARD, OPTIMIZER
+from predictor.replay.files.measured_step import BACKWARD, FORWARD, OPTIMIZER
 
 # Matrix products in fp16 have no fast kernels on CPUs, those in bf16 have.
 HALF = {"cuda": torch.float16, "cpu": torch.bfloat16}

@@ -18,7 +18,7 @@ from torch import distributed
 from hugectr.exceptions import HugeCtrError
 from hugectr.ranks import MAKE
 from hugectr.solver import SolverParser, solver_parser_helper
-from predictor.base.errors import ConfigError, MissingKeyError
+from predictor.core.base.errors import ConfigError, MissingKeyError
 
 if TYPE_CHECKING:
     from hugectr.rank_engine import RankEngine

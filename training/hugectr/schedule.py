@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hugectr.exceptions import HugeCtrError
-from predictor.base.errors import ConfigError, MissingKeyError
-from predictor.configuration.hugectr.reading import HugeCtrConfig, read_hugectr
-from predictor.workloads.recommender.optimizer import Schedule
+from predictor.core.base.errors import ConfigError, MissingKeyError
+from predictor.recommender.hugectr.reading import HugeCtrConfig, read_hugectr
+from predictor.recommender.workload.optimizer import Schedule
 
 
 class LearningRateScheduler:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hugectr.exceptions import HugeCtrError
 from hugectr.metric_names import parse_metrics
-from predictor.configuration.hugectr.sections import SCALERS
+from predictor.recommender.hugectr.sections import SCALERS
 
 MOST = (1 << 31) - 1  # HugeCTR's numbers are int; its seed, unsigned long long, is held to the same here
 

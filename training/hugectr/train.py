@@ -11,7 +11,7 @@ from hugectr.metric_names import MetricSpec, parse_metrics
 from hugectr.schedule import LearningRateScheduler, get_learning_rate_scheduler, read_configuration
 from hugectr.session import Session
 from hugectr.solver import SolverParser, solver_parser_helper
-from predictor.configuration.hugectr.sections import Solver
+from predictor.recommender.hugectr.sections import Solver
 
 Report = Callable[[str], None]
 

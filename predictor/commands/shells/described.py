@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from predictor.base.bundled import examples, systems
-from predictor.configuration.presets import preset_names
-from predictor.costs.work import STEP_PRECISIONS
-from predictor.search.frameworks import RULES
-from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.run_choices import Recompute
-from predictor.workloads.software import Framework
+from predictor.core.base.bundled import examples, systems
+from predictor.core.costs.work import STEP_PRECISIONS
+from predictor.core.plan.framework_rules import RULES
+from predictor.core.schema.presets import preset_names
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.software import Framework
 
 LONGEST_HELP = 60
 # What options take that is no file, by the name in their help.

@@ -6,11 +6,14 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from predictor.base.command_line import Parser
-from predictor.base.errors import ConfigError
-from predictor.base.files import write_whole
-from predictor.precision.forward_graph import traced_times
-from predictor.precision.operator_graph import OperatorGraph, Precision
+from predictor.core.base.command_line import Parser
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.files import write_whole
+from predictor.core.report.text import duration
+from predictor.replay.files.closed import Closed
+from predictor.replay.graph.local_replay import replay_local
+from predictor.replay.precision.forward_graph import traced_times
+from predictor.replay.precision.operator_graph import OperatorGraph, Precision
 from predictor.replay.procedure.arguments import TraceParser, add_trace, precision_of, trace_name
 from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.critical import critical_data, critical_path
@@ -22,9 +25,6 @@ from predictor.replay.procedure.opened import OpenedStep, open_step
 from predictor.replay.procedure.order_log import order_log
 from predictor.replay.procedure.predicted import predict_step
 from predictor.replay.procedure.rank_costs import graph_of
-from predictor.report.text import duration
-from predictor.traces.closed import Closed
-from predictor.traces.local_replay import replay_local
 
 MOST_LISTED = 8
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from predictor.base.command_line import Parser
-from predictor.base.errors import ConfigError, nearest
-from predictor.precision.operator_graph import Precision
+from predictor.core.base.command_line import Parser
+from predictor.core.base.errors import ConfigError, nearest
+from predictor.replay.precision.operator_graph import Precision
 from predictor.replay.procedure.folders import Folders
 
 # What the specification's --bit counts; which of the two formats is meant, trace and file name say.

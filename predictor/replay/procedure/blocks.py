@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from predictor.precision.operator_graph import OperatorGraph, OperatorNode
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode
 
 Letter = tuple[object, ...]
 Offsets = tuple[int, ...]  # of an operator's producers: how many positions before it

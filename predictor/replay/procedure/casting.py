@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from predictor.base.command_line import Parser, progress
-from predictor.precision.measured_costs import (
+from predictor.core.base.command_line import Parser, progress
+from predictor.replay.precision.measured_costs import (
     MeasuredCast,
     MeasuredCosts,
     joined,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import yaml
 
-from predictor.base.command_line import Parser
-from predictor.base.encoding import fit_encoding
-from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
-from predictor.base.read_yaml import one_line
+from predictor.core.base.command_line import Parser
+from predictor.core.base.encoding import fit_encoding
+from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.core.base.read_yaml import one_line
+from predictor.core.timeline.graph import GraphError
 from predictor.replay.procedure.folders import Folders
-from predictor.timeline.graph import GraphError
 
 SUCCESS, UNANSWERED, BAD_INPUT = 0, 1, 2
 Answer = Callable[[argparse.Namespace], str]

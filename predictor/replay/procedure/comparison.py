@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from predictor.base.command_line import Parser
-from predictor.base.errors import ConfigError
-from predictor.precision.operator_config import OperatorConfig
+from predictor.core.base.command_line import Parser
+from predictor.core.base.errors import ConfigError
+from predictor.core.report.text import duration
+from predictor.core.timeline.graph import GraphError
+from predictor.replay.precision.operator_config import OperatorConfig
 from predictor.replay.procedure.arguments import add_model
 from predictor.replay.procedure.command import UnansweredError, folders_of, new_parser
 from predictor.replay.procedure.folders import RECORD, Folders
 from predictor.replay.procedure.kernels import add_config, config_of
 from predictor.replay.procedure.opened import count_steps
 from predictor.replay.procedure.predicted import JobTrace, Prediction, open_job, predict_job
-from predictor.report.text import duration
-from predictor.timeline.graph import GraphError
 
 BY_ITS_OPERATORS = "its operators"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from predictor.core.timeline.graph import GraphReplay
+from predictor.replay.graph.local_graph import NO_OPERATOR, EdgeKind, LocalGraph, TracedOperator
 from predictor.replay.procedure.documents import CriticalData, CriticalPath, Origin, PathOperator, PathTask
-from predictor.timeline.graph import GraphReplay
-from predictor.traces.local_graph import NO_OPERATOR, EdgeKind, LocalGraph, TracedOperator
 
 LAG = "lag"
 Key = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]

@@ -6,15 +6,15 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from predictor.base.command_line import Parser
-from predictor.base.errors import ConfigError
-from predictor.replay.mixed_question import ON_GPU, MixedQuestion
-from predictor.replay.mixed_question import answer as mixed
-from predictor.replay.mixed_text import render
+from predictor.core.base.command_line import Parser
+from predictor.core.base.errors import ConfigError
 from predictor.replay.procedure.arguments import add_model
 from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.opened import check_step
+from predictor.replay.whatif.mixed_question import ON_GPU, MixedQuestion
+from predictor.replay.whatif.mixed_question import answer as mixed
+from predictor.replay.whatif.mixed_text import render
 
 PASSED_OVER = "is no trace; passed over"  # the record and the execution trace beside a trace
 

@@ -7,10 +7,10 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
-from predictor.precision.operator_graph import Precision
-from predictor.traces.closed import Closed, RecordError
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import first_problem
+from predictor.replay.files.closed import Closed, RecordError
+from predictor.replay.precision.operator_graph import Precision
 
 Microseconds = Annotated[float, Field(ge=0)]
 Elements = Annotated[int, Field(ge=0)]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from math import prod
 
-from predictor.precision.dataflow import RecordedCall, recorded_flow
-from predictor.precision.forward_graph import DTYPES, PRECISIONS
-from predictor.precision.operator_config import OperatorConfig
-from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
-from predictor.traces.execution_trace import ExecutionTrace
+from predictor.replay.files.execution_trace import ExecutionTrace
+from predictor.replay.precision.dataflow import RecordedCall, recorded_flow
+from predictor.replay.precision.forward_graph import DTYPES, PRECISIONS
+from predictor.replay.precision.operator_config import OperatorConfig
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
 
 
 def execution_graph(trace: ExecutionTrace, config: OperatorConfig, backend: str = "cpu") -> OperatorGraph:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from predictor.base.errors import ConfigError, nearest
+from predictor.core.base.errors import ConfigError, nearest
 
 SAMPLES = Path(__file__).resolve().parents[1]
 EXPERIMENTS = "exp"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from predictor.base.command_line import Parser
-from predictor.base.errors import ConfigError
-from predictor.precision.operator_graph import OperatorGraph
+from predictor.core.base.command_line import Parser
+from predictor.core.base.errors import ConfigError
+from predictor.replay.files.execution_trace import read_execution_trace
+from predictor.replay.precision.operator_graph import OperatorGraph
 from predictor.replay.procedure.arguments import add_model
 from predictor.replay.procedure.blocks import blocks
 from predictor.replay.procedure.command import folders_of, new_parser
@@ -16,7 +17,6 @@ from predictor.replay.procedure.execution_graph import execution_graph
 from predictor.replay.procedure.folders import RECORD
 from predictor.replay.procedure.kernels import add_config, config_of
 from predictor.replay.procedure.mapping import forward_graph
-from predictor.traces.execution_trace import read_execution_trace
 
 
 def parser() -> Parser:

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from predictor.base.command_line import Parser
-from predictor.base.errors import ConfigError, nearest
-from predictor.precision.operator_config import OperatorConfig, own_operators, read_operators
-from predictor.precision.operator_graph import Precision
+from predictor.core.base.command_line import Parser
+from predictor.core.base.errors import ConfigError, nearest
+from predictor.replay.precision.operator_config import OperatorConfig, own_operators, read_operators
+from predictor.replay.precision.operator_graph import Precision
 from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.folders import Folders
 

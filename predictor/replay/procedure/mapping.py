@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from predictor.precision.cost_sources import TracedTimes
-from predictor.precision.nesting import Inside
-from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
+from predictor.replay.graph.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
+from predictor.replay.precision.cost_sources import TracedTimes
+from predictor.replay.precision.nesting import Inside
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision
 from predictor.replay.procedure.blocks import blocks, first_of_kind
 from predictor.replay.procedure.documents import CastRow, DagNode, ForwardGraph, NodeData, NodeRow, Origin
-from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 
 
 def forward_graph(model_name: str, source: str, graph: OperatorGraph) -> ForwardGraph:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from predictor.precision.memory import MemoryModel, PlanMemory
-from predictor.precision.operator_config import OperatorConfig
-from predictor.precision.operator_graph import OperatorGraph
+from predictor.replay.graph.local_graph import LocalGraph
+from predictor.replay.precision.memory import MemoryModel, PlanMemory
+from predictor.replay.precision.operator_config import OperatorConfig
+from predictor.replay.precision.operator_graph import OperatorGraph
 from predictor.replay.procedure.sizes import told
-from predictor.traces.local_graph import LocalGraph
 
 OPTIMIZER = re.compile(r"Optimizer\.step#(\w+)\.step")
 # Moments of the optimizers of torch.optim. Source: PyTorch, torch/optim, the states that each of them initialises.

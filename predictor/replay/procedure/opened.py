@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from predictor.base.errors import ConfigError
-from predictor.timeline.graph import GraphError
-from predictor.traces.build_graph import local_graph
-from predictor.traces.closed import RecordError
-from predictor.traces.events import Category, RankTrace
-from predictor.traces.kineto import read_trace
-from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
-from predictor.traces.steps import StepWindow, step_windows
+from predictor.core.base.errors import ConfigError
+from predictor.core.timeline.graph import GraphError
+from predictor.replay.files.closed import RecordError
+from predictor.replay.files.events import Category, RankTrace
+from predictor.replay.files.kineto import read_trace
+from predictor.replay.graph.build_graph import local_graph
+from predictor.replay.graph.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
+from predictor.replay.graph.steps import StepWindow, step_windows
 
 MOST_STEPS = 12  # that a message lists
 

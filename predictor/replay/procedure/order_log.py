@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from predictor.precision.operator_graph import OperatorGraph
+from predictor.replay.precision.operator_graph import OperatorGraph
 from predictor.replay.procedure.documents import CriticalPath
 
 

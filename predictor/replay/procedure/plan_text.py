@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Plan, Precision
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Plan, Precision
 from predictor.replay.procedure.blocks import Block, blocks
 
 Choices = tuple[tuple[str, Precision], ...]  # operator and precision, of one repetition of a block

@@ -6,13 +6,14 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from predictor.base.command_line import Parser
-from predictor.base.errors import ConfigError
-from predictor.precision.greedy import greedy_plan
-from predictor.precision.memory import MemoryModel
-from predictor.precision.operator_graph import Plan
-from predictor.precision.plan_time import plan_time, propagate
-from predictor.precision.plans import Sensitivities, fastest_plan, fastest_plan_under, sensitivity_of
+from predictor.core.base.command_line import Parser
+from predictor.core.base.errors import ConfigError
+from predictor.core.report.text import duration
+from predictor.replay.precision.greedy import greedy_plan
+from predictor.replay.precision.memory import MemoryModel
+from predictor.replay.precision.operator_graph import Plan
+from predictor.replay.precision.plan_time import plan_time, propagate
+from predictor.replay.precision.plans import Sensitivities, fastest_plan, fastest_plan_under, sensitivity_of
 from predictor.replay.procedure.arguments import TraceParser, add_trace, trace_name
 from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.kernels import add_config, config_of
@@ -22,7 +23,6 @@ from predictor.replay.procedure.predicted import JobTrace, open_job, predict_pla
 from predictor.replay.procedure.rank_costs import RankCosts
 from predictor.replay.procedure.sensitivity import INDICATORS, indicator_of
 from predictor.replay.procedure.sizes import memory_bytes, told
-from predictor.report.text import duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,19 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from predictor.base.errors import ConfigError
-from predictor.base.words import counted
-from predictor.costs.cost import Cost, Source
-from predictor.precision.cost_sources import TracedTimes
-from predictor.precision.forward_graph import operator_graph
-from predictor.precision.operator_config import OperatorConfig
-from predictor.precision.operator_graph import Plan, Precision
-from predictor.precision.plan_changes import PlanChanges, plan_changes
-from predictor.precision.plan_time import uniform_plan
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.words import counted
+from predictor.core.costs.cost import Cost, Source
+from predictor.core.report.text import duration
 from predictor.replay.answer import ReplayAnswer, replayed
-from predictor.replay.changes import Applied
 from predictor.replay.critical import moved
+from predictor.replay.graph.global_graph import GlobalGraph, global_graph
+from predictor.replay.precision.cost_sources import TracedTimes
+from predictor.replay.precision.forward_graph import operator_graph
+from predictor.replay.precision.operator_config import OperatorConfig
+from predictor.replay.precision.operator_graph import Plan, Precision
+from predictor.replay.precision.plan_changes import PlanChanges, plan_changes
+from predictor.replay.precision.plan_time import uniform_plan
 from predictor.replay.procedure.arguments import precision_of
 from predictor.replay.procedure.documents import NodeData, read_document
 from predictor.replay.procedure.folders import Folders
@@ -25,12 +26,11 @@ from predictor.replay.procedure.mapping import precision_of_step, times_of, trac
 from predictor.replay.procedure.memory_of_step import memory_model, memory_text
 from predictor.replay.procedure.opened import OpenedStep, open_ranks
 from predictor.replay.procedure.rank_costs import RankCosts, execution_trace_of, rank_costs
-from predictor.replay.setting import Touched
 from predictor.replay.text import render
-from predictor.replay.traced_step import TracedStep, joined
-from predictor.replay.traffic import with_costs
-from predictor.report.text import duration
-from predictor.traces.global_graph import GlobalGraph, global_graph
+from predictor.replay.whatif.changes import Applied
+from predictor.replay.whatif.setting import Touched
+from predictor.replay.whatif.traced_step import TracedStep, joined
+from predictor.replay.whatif.traffic import with_costs
 
 
 @dataclass(frozen=True, slots=True)

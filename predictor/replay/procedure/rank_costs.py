@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from predictor.base.errors import ConfigError
-from predictor.base.lazy import lazy
-from predictor.costs.cost import Cost, Source
-from predictor.precision.cost_sources import Pass, TracedTimes
-from predictor.precision.device_sheets import DeviceSheet, device_sheet
-from predictor.precision.forward_graph import operator_graph, traced_times
-from predictor.precision.measured_costs import MeasuredCosts
-from predictor.precision.operator_config import OperatorConfig
-from predictor.precision.operator_graph import OperatorGraph, OperatorNode, Precision
-from predictor.precision.precision_costs import PrecisionCosts
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.lazy import lazy
+from predictor.core.costs.cost import Cost, Source
+from predictor.replay.files.execution_trace import ExecutionTrace, read_execution_trace
+from predictor.replay.graph.local_graph import LocalGraph
+from predictor.replay.precision.cost_sources import Pass, TracedTimes
+from predictor.replay.precision.device_sheets import DeviceSheet, device_sheet
+from predictor.replay.precision.forward_graph import operator_graph, traced_times
+from predictor.replay.precision.measured_costs import MeasuredCosts
+from predictor.replay.precision.operator_config import OperatorConfig
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision
+from predictor.replay.precision.precision_costs import PrecisionCosts
 from predictor.replay.procedure.casting import measured_costs
 from predictor.replay.procedure.folders import Folders
-from predictor.traces.execution_trace import ExecutionTrace, read_execution_trace
-from predictor.traces.local_graph import LocalGraph
 
 
 class TolerantCosts:

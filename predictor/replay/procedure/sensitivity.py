@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from predictor.precision.indicator import indicator, indicator_without_statistics, read_statistics
-from predictor.precision.operator_graph import OperatorGraph
-from predictor.precision.plans import Sensitivities
+from predictor.replay.precision.indicator import indicator, indicator_without_statistics, read_statistics
+from predictor.replay.precision.operator_graph import OperatorGraph
+from predictor.replay.precision.plans import Sensitivities
 from predictor.replay.procedure.folders import Folders
 
 GVAR, UNIT = "gvar", "unit"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import isfinite
 
-from predictor.base.errors import ConfigError
+from predictor.core.base.errors import ConfigError
 
 UNITS = {"": 2**30, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 FORM = re.compile(r"\s*([0-9.eE+-]+)\s*([A-Za-z]*)\s*")

@@ -1,7 +1,7 @@
 """Algorithm and bus bandwidth as nccl-tests defines them, and the sizes that nccl-tests and the other backends can run.
 
-``size_bytes`` of ``predictor.costs.collectives`` is what one rank contributes (all-gather) or keeps (reduce-scatter).
-nccl-tests counts S, the total over ranks, for these two.
+``size_bytes`` of ``predictor.core.costs.collectives`` is what one rank contributes (all-gather) or keeps
+(reduce-scatter). nccl-tests counts S, the total over ranks, for these two.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def bus_bandwidth(collective: str, size_bytes: int, time_us: float, num_ranks: i
     """Return the bus bandwidth of a collective in GB/s (1 GB = 1e9 bytes).
 
     Args:
-        collective: a name of ``predictor.costs.collectives``.
+        collective: a name of ``predictor.core.costs.collectives``.
         size_bytes: S of nccl-tests; for all_gather and reduce_scatter the total over ranks (see ``total_bytes``).
         time_us: mean duration of one call.
         num_ranks: ranks that take part.

@@ -14,9 +14,9 @@ from microbench.collectives.measure import BACKENDS, Part, Request, measure
 from microbench.collectives.sweep import read_sweep
 from microbench.errors import MeasureError
 from microbench.table import Measurement
-from predictor.base.command_line import progress
-from predictor.base.errors import nearest
-from predictor.costs.collectives import COLLECTIVES, Topology
+from predictor.core.base.command_line import progress
+from predictor.core.base.errors import nearest
+from predictor.core.costs.collectives import COLLECTIVES, Topology
 
 ALL = "all"
 PRECISION_HELP = "default: fp32 on a CPU, on a GPU what operators default to: bf16 where it has it"

@@ -15,7 +15,7 @@ from pathlib import Path
 from sys import executable
 
 from microbench.collectives.errors import CollectiveError, last_lines
-from predictor.costs.collectives import Topology
+from predictor.core.costs.collectives import Topology
 
 KEPT_LINES = 40
 GRACE_S = 5.0

@@ -27,8 +27,8 @@ from microbench.collectives.topologies import offered
 from microbench.device import device_state, library_versions, new_session, processor_name
 from microbench.provenance import Identity
 from microbench.table import Measurement, Status, Writer, table_path
-from predictor.costs.collectives import COLLECTIVES, Topology
-from predictor.costs.operator import Direction
+from predictor.core.costs.collectives import COLLECTIVES, Topology
+from predictor.core.costs.operator import Direction
 
 BACKENDS = {"gloo": "cpu", "mpi": "cpu", "nccl": "cuda", "nccl-tests": "cuda"}
 

@@ -14,7 +14,7 @@ from microbench.collectives.bandwidth import total_bytes
 from microbench.collectives.errors import CollectiveError, OutOfMemoryError
 from microbench.collectives.nccl_tests import NcclTests
 from microbench.table import Status
-from predictor.costs.collectives import Topology
+from predictor.core.costs.collectives import Topology
 
 BUFFERS = 3
 LEAST_RESERVED_BYTES = 2**30

@@ -44,7 +44,7 @@ from microbench.collectives.nccl_output import (
 )
 from microbench.collectives.topologies import Seat, check_seats
 from microbench.timing import NCCL_TESTS_ITERATIONS, NCCL_TESTS_WARM_UP
-from predictor.costs.collectives import Topology
+from predictor.core.costs.collectives import Topology
 
 BINARIES = {
     "all_reduce": "all_reduce_perf",

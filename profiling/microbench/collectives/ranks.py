@@ -20,7 +20,7 @@ from microbench.collectives.backend import Backend, Group, buffer_bytes
 from microbench.collectives.errors import CollectiveError
 from microbench.collectives.topologies import Seat, check_seats, members
 from microbench.timing import Blocks
-from predictor.costs.collectives import Topology
+from predictor.core.costs.collectives import Topology
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

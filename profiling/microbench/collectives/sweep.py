@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from microbench.errors import MeasureError
 from microbench.provenance import Closed
 from microbench.timing import Blocks
-from predictor.base.read_yaml import read_mapping, read_valid
+from predictor.core.base.read_yaml import read_mapping, read_valid
 
 SWEEPS = Path(__file__).with_name("sweeps.yaml")
 SMALLEST_BYTES = 1024

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from microbench.collectives.errors import CollectiveError
-from predictor.costs.collectives import Topology
+from predictor.core.costs.collectives import Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from microbench.clocks import device_us, host_us
 from microbench.collectives.backend import elements
 from microbench.collectives.errors import CollectiveError
 from microbench.device import free_memory_bytes
-from predictor.base.allocator import keep_freed_memory
+from predictor.core.base.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm

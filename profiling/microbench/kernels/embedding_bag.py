@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
 from microbench.lookups import SPREAD, even_offsets, keys, slots_of
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 FIRST_ROW = 1  # of a table among the rows of all tables of one width
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from microbench.call import Call, Maker, Tensor
 from microbench.lookups import SPREAD, keys
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-7
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
-from predictor.costs.expert_load import load_of
-from predictor.costs.operator import Shape
+from predictor.core.costs.expert_load import load_of
+from predictor.core.costs.operator import Shape
 
 
 def rows_per_expert(shape: Shape) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microbench.attention import packaged_function, recorded, torch_backend
 from microbench.call import Call, Maker, Tensor
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
 from microbench.compiled import fused, kernel_name
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 BASE = 10_000.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 
 def _chunk(

@@ -7,7 +7,7 @@ from functools import partial
 
 from microbench.attention import TORCH, packaged_function, recorded, torch_backend
 from microbench.call import Call, Maker, Tensor
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from microbench.call import Call, Maker, Tensor
 from microbench.engines import load_engine
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 ENGINE = "fbgemm_gpu"
 

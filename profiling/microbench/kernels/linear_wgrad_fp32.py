@@ -9,7 +9,7 @@ product in 16 bits and its addition to the sum, two kernels; the row's kernel sa
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 PROBED = 16  # rows and columns of the product that shows whether the device has the fused one
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from microbench.attention import recorded, torch_backend
 from microbench.call import Call, Maker, Tensor
-from predictor.costs.operator import Shape
-from predictor.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
+from predictor.core.costs.operator import Shape
+from predictor.core.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from microbench.call import Call, Maker
 from microbench.kernels.cross_entropy import logits_dtype
-from predictor.costs.operator import Shape
+from predictor.core.costs.operator import Shape
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -8,8 +8,8 @@ from typing import Any
 
 from microbench.errors import MeasureError
 from microbench.report.page import page
-from predictor.base.errors import PublishedError
-from predictor.base.files import write_whole
+from predictor.core.base.errors import PublishedError
+from predictor.core.base.files import write_whole
 
 
 def run(arguments: argparse.Namespace) -> int:

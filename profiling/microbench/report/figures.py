@@ -10,12 +10,12 @@ from microbench.attention import SETTING
 from microbench.collectives.bandwidth import bus_bandwidth, total_bytes
 from microbench.report.svg import Series, log_plot, style
 from microbench.table import Measurement, Table
-from predictor.base.errors import PublishedError
-from predictor.costs.catalogue import catalogue
-from predictor.costs.collectives import COLLECTIVES
-from predictor.costs.hardware import System
-from predictor.costs.operator import Direction, Operator, in_kernel
-from predictor.costs.published import PublishedSystem
+from predictor.core.base.errors import PublishedError
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.collectives import COLLECTIVES
+from predictor.core.costs.operator import Direction, Operator, in_kernel
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.hardware.hardware import System
 
 SMALL, LARGE = (250, 250), (620, 400)
 

@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from microbench.errors import MeasureError
 from microbench.report.figures import Point, bus_bandwidths, parity, points_of, roofline
 from microbench.table import Table, read_tables
-from predictor.base.errors import PublishedError
-from predictor.base.read_yaml import first_problem, read_keys
-from predictor.costs.hardware import System
-from predictor.costs.published import PublishedSystem, measured_precisions
+from predictor.core.base.errors import PublishedError
+from predictor.core.base.read_yaml import first_problem, read_keys
+from predictor.core.costs.published import PublishedSystem, measured_precisions
+from predictor.core.hardware.hardware import System
 
 # Figures keep their light ground in the dark: their series have colours of their own, black among them.
 STYLE = """:root{--ink:#111;--line:#ddd;--paper:#fff}

@@ -8,7 +8,7 @@ from html import escape
 from math import ceil, floor, log10
 from typing import Literal
 
-from predictor.base.drawing import (
+from predictor.core.base.drawing import (
     BLACK,
     BLUE,
     GREEN,

@@ -27,7 +27,7 @@ from microbench.call import Tensor
 from microbench.steps.record import Agreement
 from microbench.steps.reference import Reference
 from microbench.steps.training import TrainingStep
-from predictor.workloads.run import TrainingRun
+from predictor.core.workload.run import TrainingRun
 
 LAYERS, HIDDEN, HEADS, LENGTH, VOCAB = 2, 128, 8, 64, 512
 MICRO_BATCH_SIZE, MICRO_BATCHES = 2, 2

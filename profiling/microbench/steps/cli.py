@@ -11,7 +11,7 @@ from typing import Any
 from microbench.device import find_device
 from microbench.errors import MeasureError
 from microbench.steps.configuration import CONFIGS, read_steps
-from predictor.base.command_line import progress
+from predictor.core.base.command_line import progress
 
 FAILED = 1
 

@@ -10,12 +10,12 @@ from typing import Any
 from microbench.errors import MeasureError
 from microbench.rows import Status
 from microbench.steps.record import Measured, StepRecord, read_records
-from predictor.base.errors import ConfigError, MissingKeyError, PublishedError
-from predictor.configuration.finding import find_folder
-from predictor.configuration.loading import prepare
-from predictor.configuration.taking import of_record
-from predictor.step.memory import GIB, step_memory
-from predictor.step.prediction import Prediction, predict
+from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.core.plan.loading import prepare
+from predictor.core.schema.finding import find_folder
+from predictor.core.schema.taking import of_record
+from predictor.core.step.memory import GIB, step_memory
+from predictor.core.step.prediction import Prediction, predict
 
 FORMAT = "estimate-train-time/step-comparison/1"
 COLUMNS = (

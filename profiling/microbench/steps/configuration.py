@@ -11,19 +11,19 @@ from typing import Any
 import yaml
 
 from microbench.errors import MeasureError
-from predictor.base.errors import ConfigError, MissingKeyError, nearest
-from predictor.configuration import short_config
-from predictor.configuration.loading import read_config
-from predictor.configuration.sections import validate
-from predictor.configuration.software import with_software
-from predictor.configuration.taking import completed
-from predictor.configuration.to_run import to_run
-from predictor.workloads.plain import beyond_plain
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.run_choices import Recompute
-from predictor.workloads.software import Framework
-from predictor.workloads.switches import QkNorm
-from predictor.workloads.transformer import Activation, Attention
+from predictor.core.base.errors import ConfigError, MissingKeyError, nearest
+from predictor.core.plan import short_config
+from predictor.core.plan.loading import read_config
+from predictor.core.plan.to_run import to_run
+from predictor.core.schema.sections import validate
+from predictor.core.schema.software import with_software
+from predictor.core.schema.taking import completed
+from predictor.core.workload.plain import beyond_plain
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.software import Framework
+from predictor.core.workload.switches import QkNorm
+from predictor.core.workload.transformer import Activation, Attention
 
 CONFIGS = Path(__file__).resolve().parents[2] / "steps"
 # Keys on the system and the budget; they do not change the step.

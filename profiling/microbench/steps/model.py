@@ -17,9 +17,9 @@ from torch.nn import functional
 from microbench.call import WEIGHT_SCALE, Tensor
 from microbench.kernels.rope import BASE
 from microbench.steps.loss import VocabularyLoss
-from predictor.workloads.layer_call import LayerCall
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.transformer import Activation, Biases, Normalization, Transformer
+from predictor.core.workload.layer_call import LayerCall
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.transformer import Activation, Biases, Normalization, Transformer
 
 EPSILON = 1e-5
 Rotation = tuple[Tensor, Tensor]

@@ -11,8 +11,8 @@ from pydantic import Field, ValidationError
 from microbench.errors import TableError
 from microbench.provenance import Closed, Session
 from microbench.rows import Status, interquartile_range
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import first_problem
 
 FORMAT = "estimate-train-time/step/1"
 FOLDER = "steps"

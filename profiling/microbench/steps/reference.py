@@ -17,8 +17,8 @@ from microbench.kernels.gradient_clipping import MAX_NORM
 from microbench.kernels.rope import BASE
 from microbench.steps.model import EPSILON
 from microbench.steps.training import ADAM_EPSILON, BETAS, LEARNING_RATE, WEIGHT_DECAY
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.transformer import Activation, Normalization, Transformer
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.transformer import Activation, Normalization, Transformer
 
 CLIP_EPSILON = 1e-6  # of torch.nn.utils.clip_grad_norm_
 Named = dict[str, Tensor]

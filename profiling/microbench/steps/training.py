@@ -1,4 +1,4 @@
-"""One training step according to the predictor's task list (predictor/workloads/transformer_step.py).
+"""One training step according to the predictor's task list (predictor/core/workload/transformer_step.py).
 
 In bf16: forward and backward on bf16 weights for every micro-batch, its gradients widened into fp32 or added to those
 of earlier ones as soon as they are there, then norm and clipping of the fp32 gradients, AdamW on fp32 weights in one
@@ -21,7 +21,7 @@ from torch.optim import AdamW
 from microbench.call import DTYPES, Tensor
 from microbench.kernels.gradient_clipping import MAX_NORM
 from microbench.steps.model import Decoder
-from predictor.workloads.run import TrainingRun
+from predictor.core.workload.run import TrainingRun
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 LEARNING_RATE, BETAS, ADAM_EPSILON, WEIGHT_DECAY = 1e-4, (0.9, 0.95), 1e-8, 0.1

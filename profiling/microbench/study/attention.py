@@ -16,7 +16,7 @@ from microbench.device import Device
 from microbench.study.part import Part
 from microbench.study.record import Attention, pass_of
 from microbench.timing import Policy, Timed, clock_for, take_turns
-from predictor.costs.operator import BOTH, Shape
+from predictor.core.costs.operator import BOTH, Shape
 
 PRECISION = "bf16"
 # Names in torch.nn.attention.SDPBackend.

@@ -13,7 +13,7 @@ from microbench.study.stages import LOG, STAGES, SUMMARY, run_stage, stages, unf
 from microbench.survey.cli import CODE, LEAST_MINUTES
 from microbench.survey.probe import probe
 from microbench.survey.stages import DATASHEETS, run_command, survey
-from predictor.base.command_line import progress
+from predictor.core.base.command_line import progress
 
 
 def _study(arguments: argparse.Namespace) -> int:

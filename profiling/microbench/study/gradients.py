@@ -20,7 +20,7 @@ from microbench.device import Device
 from microbench.study.part import Part
 from microbench.study.record import GradientProducts, pass_of
 from microbench.timing import Policy, Timed, clock_for, take_turns
-from predictor.costs.operator import Direction, Shape
+from predictor.core.costs.operator import Direction, Shape
 
 PRECISION = "bf16"
 POLICY = Policy(precision=0.02, fewest_samples=5, most_samples=25, budget_ms=100.0, warmup_ms=60.0)

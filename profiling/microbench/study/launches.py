@@ -20,7 +20,7 @@ from microbench.device import Device
 from microbench.study.part import Part
 from microbench.study.record import Launches, Step, rounded
 from microbench.timing import STEP_SAMPLES, STEP_WARM_UP, time_step
-from predictor.workloads.run import TrainingRun
+from predictor.core.workload.run import TrainingRun
 
 PRECISION = "bf16"
 QUEUED, REPETITIONS = 500, 20

@@ -15,9 +15,9 @@ from pydantic import Field, ValidationError
 from microbench.errors import TableError
 from microbench.provenance import Closed, Session
 from microbench.rows import Measurement, Status
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
-from predictor.costs.operator import Direction
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import first_problem
+from predictor.core.costs.operator import Direction
 
 FORMAT = "estimate-train-time/study/1"
 Times = tuple[float, ...]

@@ -22,8 +22,8 @@ from microbench.study.record import (
 )
 from microbench.study.record import Measured as AnyMeasured
 from microbench.study.stages import STAGES
-from predictor.costs.catalogue import catalogue
-from predictor.costs.operator import Direction
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.operator import Direction
 
 LAST_S = 1.0  # of a sustained run: its rate at the end
 NOT_MEASURED = "–"

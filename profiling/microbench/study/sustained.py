@@ -19,7 +19,7 @@ from microbench.nvml import nvml, reason_names
 from microbench.rows import DeviceState
 from microbench.study.part import Part
 from microbench.study.record import Block, Moment, Sustained, rounded
-from predictor.costs.work import FP8_PRECISIONS
+from predictor.core.costs.work import FP8_PRECISIONS
 
 SECONDS = 5.0
 BLOCK_S = 0.1

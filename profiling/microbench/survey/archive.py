@@ -13,7 +13,7 @@ from pathlib import Path
 
 from microbench.errors import MeasureError
 from microbench.table import cut_torn
-from predictor.base.files import built_beside, write_whole
+from predictor.core.base.files import built_beside, write_whole
 
 ARCHIVE = "results.tar.gz"
 SUMMARY = "survey.json"

@@ -14,8 +14,8 @@ from microbench.survey.kit import MACHINES, PYTHONS, make_kit
 from microbench.survey.probe import Probe, probe, why_not_continued
 from microbench.survey.stages import DATASHEETS, run_command, stages, survey
 from microbench.system import SYSTEM, described_gpu, write_system
-from predictor.base.command_line import progress
-from predictor.base.read_yaml import read_keys
+from predictor.core.base.command_line import progress
+from predictor.core.base.read_yaml import read_keys
 
 SAVE_EVERY_S = 30.0
 LOG = "survey.log"

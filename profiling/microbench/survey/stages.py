@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from microbench.provenance import now
 from microbench.recommender_shapes import RECOMMENDER_SHAPES
-from predictor.base.files import write_whole
-from predictor.costs.catalogue import catalogue
-from predictor.costs.operator import KERNEL_MARK
+from predictor.core.base.files import write_whole
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.operator import KERNEL_MARK
 
 ATTENTION = ("flash_attention", "grouped_query_attention")
 OTHER_KERNEL = "cudnn"  # of attention, which comes with every torch for CUDA

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from predictor.traces.events import TraceEvent
-from predictor.traces.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
+from predictor.replay.files.events import TraceEvent
+from predictor.replay.graph.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 
 ATEN = "aten::"
 # What only looks at a tensor in another way takes the same time in every precision.

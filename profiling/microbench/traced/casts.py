@@ -16,7 +16,7 @@ from torch import Tensor
 
 from microbench.timing import KERNEL_ERRORS
 from microbench.traced.cold import FEWEST, ColdClock, enough
-from predictor.precision.measured_costs import CastSample
+from predictor.replay.precision.measured_costs import CastSample
 
 SMALLEST_EXPONENT, LARGEST_EXPONENT = 12, 26
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "int8": torch.int8}

@@ -18,7 +18,7 @@ from microbench.traced.settings import (
     settings_of,
     write_json,
 )
-from predictor.base.command_line import progress
+from predictor.core.base.command_line import progress
 
 SHARED = ("model", "batch", "image", "sequence", "layers", "width", "attention", "optimizer", "threads")
 INPUT_FOLDER_SUFFIX = ".json"
@@ -72,7 +72,7 @@ def run_trace(arguments: argparse.Namespace) -> int:
 def _write(path: Path | None, device: Device, **rows: Any) -> None:
     """Write a table of measured costs, or print it."""
     from microbench.traced.tables import table_of
-    from predictor.precision.measured_costs import write_measured_costs
+    from predictor.replay.precision.measured_costs import write_measured_costs
 
     costs = table_of(device, **rows)
     if path is None:
@@ -106,8 +106,8 @@ def run_casts(arguments: argparse.Namespace) -> int:
     """Measure casts and write their fits."""
     from microbench.traced.casts import measure_casts
     from microbench.traced.cold import ColdClock
-    from predictor.precision.casts import fit_cast
-    from predictor.precision.operator_graph import Precision
+    from predictor.replay.precision.casts import fit_cast
+    from predictor.replay.precision.operator_graph import Precision
 
     device = find_device(arguments.device, arguments.threads)
     exponents = range(arguments.smallest, arguments.largest + 1)
@@ -137,7 +137,7 @@ def run_statistics(arguments: argparse.Namespace) -> int:
         MeasureError: bad settings, or the file cannot be written.
     """
     from microbench.traced.statistics import gather
-    from predictor.precision.indicator import write_statistics
+    from predictor.replay.precision.indicator import write_statistics
 
     device = find_device(arguments.device, arguments.threads)
     settings = _settings(arguments, device, ranks=1, steps=arguments.steps)

@@ -18,17 +18,17 @@ from microbench.traced.record import record_run
 from microbench.traced.settings import TraceRecord, read_record, settings_of
 from microbench.traced.tables import table_of
 from microbench.traced.together import measure_traced
-from predictor.precision.casts import fit_cast
-from predictor.precision.forward_graph import operator_graph, traced_times
-from predictor.precision.measured_costs import MeasuredCosts, joined, read_measured_costs, write_measured_costs
-from predictor.precision.operator_graph import Precision
-from predictor.precision.plan_changes import changed_tasks, plan_changes
-from predictor.precision.plan_time import uniform_plan
-from predictor.precision.precision_costs import PrecisionCosts
-from predictor.timeline.graph import replay_graph
-from predictor.traces.build_graph import local_graph
-from predictor.traces.execution_trace import read_execution_trace
-from predictor.traces.kineto import read_trace
+from predictor.core.timeline.graph import replay_graph
+from predictor.replay.files.execution_trace import read_execution_trace
+from predictor.replay.files.kineto import read_trace
+from predictor.replay.graph.build_graph import local_graph
+from predictor.replay.precision.casts import fit_cast
+from predictor.replay.precision.forward_graph import operator_graph, traced_times
+from predictor.replay.precision.measured_costs import MeasuredCosts, joined, read_measured_costs, write_measured_costs
+from predictor.replay.precision.operator_graph import Precision
+from predictor.replay.precision.plan_changes import changed_tasks, plan_changes
+from predictor.replay.precision.plan_time import uniform_plan
+from predictor.replay.precision.precision_costs import PrecisionCosts
 
 PRECISIONS = ("fp32", "bf16")
 # Small enough for two cores and two minutes a model, and large enough that collectives are a small part of a step.

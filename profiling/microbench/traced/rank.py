@@ -22,7 +22,7 @@ from microbench.traced.heap import reserve
 from microbench.traced.settings import StepTimes, TraceSettings, write_json
 from microbench.traced.slim import kept_steps, slim_trace, step_us, write_gz
 from microbench.traced.training import Training
-from predictor.base.allocator import keep_freed_memory
+from predictor.core.base.allocator import keep_freed_memory
 
 # Gloo's threads tell the profiler that a collective has ended only after those who wait for it go on; a profiler that
 # is gone by then leaves them to write into freed memory. Source: PyTorch, ProcessGroupGloo.cpp,

@@ -14,8 +14,8 @@ from microbench.traced.autocast import types_in
 from microbench.traced.calls import OperatorCall
 from microbench.traced.cold import ColdClock, enough
 from microbench.traced.rebuild import Rebuilt, UnsupportedCallError, attributes_of, rebuild
-from predictor.precision.measured_costs import MeasuredOperator
-from predictor.precision.operator_graph import Precision
+from predictor.replay.precision.measured_costs import MeasuredOperator
+from predictor.replay.precision.operator_graph import Precision
 
 BUDGET_US = 100_000.0  # of one call in one precision, both passes
 WARM_UPS = 2

@@ -9,8 +9,8 @@ from pydantic import Field, ValidationError
 
 from microbench.errors import MeasureError
 from microbench.provenance import Closed
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import first_problem
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import first_problem
 
 MODELS = ("vgg16", "resnet50", "bert", "roberta", "tiny")
 OF_IMAGES = ("vgg16", "resnet50", "tiny")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from microbench.errors import MeasureError
-from predictor.base.files import write_whole
+from predictor.core.base.files import write_whole
 
 STEP = re.compile(r"ProfilerStep#\d+")
 # Facts about the trace; the others say what was selected while it was recorded.

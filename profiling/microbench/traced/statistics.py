@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from microbench.traced.settings import TraceSettings
 from microbench.traced.training import Training
-from predictor.precision.indicator import OperatorStatistics, Statistics, TensorStatistics
+from predictor.replay.precision.indicator import OperatorStatistics, Statistics, TensorStatistics
 
 # Functions of torch that are one operator of the same name, and whose precision can be chosen.
 OPERATORS = frozenset({"linear", "conv1d", "conv2d", "matmul", "bmm", "mm", "baddbmm", "scaled_dot_product_attention"})

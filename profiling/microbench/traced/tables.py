@@ -7,7 +7,7 @@ from typing import Any
 
 from microbench.device import Device, commit, library_versions
 from microbench.provenance import now
-from predictor.precision.measured_costs import MeasuredCosts
+from predictor.replay.precision.measured_costs import MeasuredCosts
 
 
 def table_of(device: Device, **rows: Any) -> MeasuredCosts:

@@ -12,7 +12,7 @@ from typing import Any
 
 from microbench.device import Device, find_device
 from microbench.traced.processes import run_ranks
-from predictor.precision.measured_costs import MeasuredOperator
+from predictor.replay.precision.measured_costs import MeasuredOperator
 
 TIMEOUT_S = 1800.0
 
@@ -32,8 +32,8 @@ def measure_here(
     from microbench.traced.calls import distinct_calls
     from microbench.traced.cold import ColdClock
     from microbench.traced.remeasure import measure_calls
-    from predictor.traces.build_graph import local_graph
-    from predictor.traces.kineto import read_trace
+    from predictor.replay.files.kineto import read_trace
+    from predictor.replay.graph.build_graph import local_graph
 
     trace = read_trace(path)
     graph = local_graph(trace, step)
@@ -101,7 +101,7 @@ def measure_traced(
 
 
 def _ranks_of(path: Path) -> int:
-    from predictor.traces.kineto import read_trace
+    from predictor.replay.files.kineto import read_trace
 
     return read_trace(path).world_size or 1
 

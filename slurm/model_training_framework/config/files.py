@@ -14,9 +14,9 @@ import yaml
 from model_training_framework.config.errors import ConfigurationError
 from model_training_framework.config.explain import shown
 from model_training_framework.config.fields import plain
-from predictor.base.errors import nearest
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import read_keys
+from predictor.core.base.errors import nearest
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import read_keys
 
 FORMATS = {".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 

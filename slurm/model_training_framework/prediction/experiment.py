@@ -10,10 +10,10 @@ from model_training_framework.config import ConfigurationError, ExperimentConfig
 from model_training_framework.prediction.question import Answer, answer, changes_with, question_of, steps_of
 from model_training_framework.utils import Error, Result, Success
 from model_training_framework.utils.tables import amount, interval
-from predictor.base.words import counted
-from predictor.configuration.readers.experiment import gpus_per_node
-from predictor.step.fit import Fit, fit_of, fits_of
-from predictor.step.memory import GIB
+from predictor.core.base.words import counted
+from predictor.core.step.fit import Fit, fit_of, fits_of
+from predictor.core.step.memory import GIB
+from predictor.formats.experiment import gpus_per_node
 
 US_PER_HOUR = 3.6e9
 US_PER_S = 1e6
@@ -133,7 +133,7 @@ def predict_experiment(config: ExperimentConfig, project_root: str | Path | None
     """Predict step time, memory, duration and cost of an experiment, without a GPU.
 
     Model, batch, precision and layout are those of its own sections; ``prediction.config`` adds to them or replaces
-    them; ``prediction.system`` names the published system. predictor/configuration/readers/experiment.py says what is
+    them; ``prediction.system`` names the published system. predictor/formats/experiment.py says what is
     assumed beyond that, and the notes repeat what matters. Equal questions, as in a grid over learning rates, are
     answered once.
 

@@ -13,9 +13,9 @@ import yaml
 from model_training_framework.config import ExperimentConfig
 from model_training_framework.utils import Error, Result, Success
 from predictor import predict
-from predictor.base.bundled import systems
-from predictor.base.errors import ConfigError, PublishedError
-from predictor.configuration.readers.experiment import num_steps
+from predictor.core.base.bundled import systems
+from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.formats.experiment import num_steps
 
 KEPT = {
     "model": (

@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 
 from model_training_framework.slurm.errors import JobSubmissionError
-from predictor.base.files import write_whole
+from predictor.core.base.files import write_whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from model_training_framework.config.fields import AUTO, UNLIMITED, duration_s
 from model_training_framework.slurm.claims import claim_script
 from model_training_framework.slurm.errors import JobSubmissionError
 from model_training_framework.slurm.results import Outlook
-from predictor.base.errors import nearest
+from predictor.core.base.errors import nearest
 
 FILLED_IN = re.compile(r"(?<![$\{])\{([A-Za-z_][\w.]*)\}")
 SECTIONS = ("model", "training", "data", "optimizer", "scheduler", "custom_params")  # whose keys a command may take

@@ -27,7 +27,7 @@ from model_training_framework.config import ConfigurationError, ExperimentConfig
 from model_training_framework.config.files import read_file
 from model_training_framework.slurm.errors import JobSubmissionError, SLURMError
 from model_training_framework.slurm.states import JobStatus, parse_state, status_of_exit
-from predictor.base.files import write_whole
+from predictor.core.base.files import write_whole
 
 SUBMISSIONS = ".submissions"
 RECORD = "submission.json"

@@ -9,7 +9,7 @@ from itertools import takewhile
 from pathlib import Path, PurePath
 
 from model_training_framework.slurm.errors import JobSubmissionError
-from predictor.base.errors import nearest
+from predictor.core.base.errors import nearest
 
 DEFAULT = "default.sbatch"
 PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")

@@ -16,7 +16,7 @@ from model_training_framework.trainer.rng import RNGState
 from model_training_framework.trainer.state import ResumeState, TrainerPhase, TrainMicroState, ValMicroState
 from model_training_framework.trainer.step_recorder import StepRecorder, read_measured_steps
 from model_training_framework.trainer.trainer import GenericTrainer
-from predictor.traces.measured_step import MeasuredSteps
+from predictor.replay.files.measured_step import MeasuredSteps
 
 __all__ = [
     "EXIT_RESUMABLE",

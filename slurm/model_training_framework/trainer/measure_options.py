@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from predictor.base.command_line import Parser
+from predictor.core.base.command_line import Parser
 
 SMALLEST = {"steps": 1, "warm_up": 0, "profiled": 0, "threads": 1}
 

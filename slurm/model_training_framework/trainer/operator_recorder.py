@@ -9,8 +9,8 @@ from model_training_framework.trainer.operator_times import BACKWARD, FORWARD
 from model_training_framework.trainer.step_profiler import StepProfiler
 from model_training_framework.trainer.step_recorder import StepRecorder
 from model_training_framework.trainer.view import TrainerView
-from predictor.timeline.spans import Span
-from predictor.traces.measured_step import StepProvenance
+from predictor.core.timeline.spans import Span
+from predictor.replay.files.measured_step import StepProvenance
 
 
 class OperatorRecorder(StepRecorder):

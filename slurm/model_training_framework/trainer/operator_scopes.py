@@ -20,7 +20,7 @@ def operator(name: str) -> AbstractContextManager[object]:
     """Return the context in which an operator runs.
 
     Args:
-        name: as predictor/costs/operators names it.
+        name: as predictor/core/costs/operators names it.
     """
     return record_function(PREFIX + name) if _recording else _UNNAMED
 

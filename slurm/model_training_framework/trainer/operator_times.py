@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from model_training_framework.trainer.operator_scopes import PREFIX, TRAFFIC_PREFIX
-from predictor.traces.measured_step import PassName
+from predictor.replay.files.measured_step import PassName
 
 FORWARD: PassName = "forward"
 RECOMPUTE: PassName = "recompute"

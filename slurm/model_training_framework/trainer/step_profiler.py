@@ -13,9 +13,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from model_training_framework.trainer.operator_scopes import recording
 from model_training_framework.trainer.operator_times import BACKWARD, BESIDE_NODES, FORWARD, Timed, operator_calls
-from predictor.timeline.pipeline import Stream
-from predictor.timeline.spans import Span
-from predictor.traces.measured_step import COLLECTIVE, OPERATOR, OperatorTime, PassName, StepProvenance
+from predictor.core.timeline.pipeline import Stream
+from predictor.core.timeline.spans import Span
+from predictor.replay.files.measured_step import COLLECTIVE, OPERATOR, OperatorTime, PassName, StepProvenance
 
 SETTLING_STEPS = 1  # the profiler's own start makes its first step slower
 # Gloo's threads tell the profiler that a collective has ended only after those who wait for it go on; a profiler that

@@ -1,6 +1,7 @@
 """Record measured steps as spans with provenance, in the form of the predictor's timeline.
 
-A record is a trace file (Trace Event Format, as ``predictor.timeline.trace`` writes and reads it) of the timed step
+A record is a trace file (Trace Event Format, as ``predictor.core.timeline.trace`` writes and reads it) of the timed
+step
 that is nearest the median, whose ``otherData`` holds the raw samples of all timed steps and where they were measured.
 """
 
@@ -14,10 +15,10 @@ from model_training_framework.trainer.errors import TrainerError
 from model_training_framework.trainer.state import TrainerPhase
 from model_training_framework.trainer.step_timer import RunFacts, StepTimer
 from model_training_framework.trainer.view import TrainerView
-from predictor.timeline.spans import Span
-from predictor.traces import measured_step
-from predictor.traces.closed import RecordError
-from predictor.traces.measured_step import (
+from predictor.core.timeline.spans import Span
+from predictor.replay.files import measured_step
+from predictor.replay.files.closed import RecordError
+from predictor.replay.files.measured_step import (
     BACKWARD,
     DATA,
     FOLDER,

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 
 from model_training_framework.trainer.provenance import commit, config_hash, device_name, library_versions
-from predictor.timeline.pipeline import Stream
-from predictor.timeline.spans import Span
-from predictor.traces.measured_step import BACKWARD, DATA, FORWARD, OPTIMIZER, PARTS, StepProvenance
+from predictor.core.timeline.pipeline import Stream
+from predictor.core.timeline.spans import Span
+from predictor.replay.files.measured_step import BACKWARD, DATA, FORWARD, OPTIMIZER, PARTS, StepProvenance
 
 STREAMS = {DATA: "data loading", FORWARD: Stream.COMPUTE, BACKWARD: Stream.COMPUTE, OPTIMIZER: Stream.OPTIMIZER}
 

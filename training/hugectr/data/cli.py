@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hugectr.data.generator import Amount, Generated, generate
-from predictor.base.command_line import Parser
-from predictor.configuration.hugectr.reading import read_hugectr
-from predictor.workloads.recommender.keys import TAILS
+from predictor.core.base.command_line import Parser
+from predictor.recommender.hugectr.reading import read_hugectr
+from predictor.recommender.workload.keys import TAILS
 
 
 def _parser() -> Parser:

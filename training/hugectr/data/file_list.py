@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hugectr.exceptions import DataError
-from predictor.base.files import write_whole
+from predictor.core.base.files import write_whole
 
 
 def read_file_list(path: Path) -> tuple[Path, ...]:

@@ -24,8 +24,8 @@ from hugectr.data.samples import Floats, Samples
 from hugectr.data.sources import check_key_width
 from hugectr.data.synthetic import Synthesizer, ranking_auc
 from hugectr.exceptions import HugeCtrError
-from predictor.configuration.hugectr.reading import HugeCtrConfig
-from predictor.workloads.recommender.keys import TAILS
+from predictor.recommender.hugectr.reading import HugeCtrConfig
+from predictor.recommender.workload.keys import TAILS
 
 RAW_PART = 65536  # samples drawn at once for a Raw file
 

@@ -16,8 +16,8 @@ from hugectr.data.norm import key_type
 from hugectr.data.samples import Keys, layout_of
 from hugectr.data.sources import open_source
 from hugectr.exceptions import DataError
-from predictor.base.files import write_whole
-from predictor.configuration.hugectr.sections import Data
+from predictor.core.base.files import write_whole
+from predictor.recommender.hugectr.sections import Data
 
 
 def read_keyset(path: Path, *, is_64_bit: bool) -> Keys:

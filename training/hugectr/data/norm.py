@@ -23,7 +23,7 @@ from hugectr.data.norm_records import Bytes, KeyType, RecordLayout
 from hugectr.data.norm_uniform import UniformRecords, first_pattern
 from hugectr.data.samples import Lengths, SampleLayout, Samples, local_keys
 from hugectr.exceptions import DataError
-from predictor.base.files import built_beside
+from predictor.core.base.files import built_beside
 
 HEADER = struct.Struct("<8q")
 LENGTH = struct.Struct("<i")

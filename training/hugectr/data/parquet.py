@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hugectr.data.samples import SampleLayout, Samples, one_hot
 from hugectr.exceptions import DataError
-from predictor.base.files import built_beside, write_whole
-from predictor.base.read_yaml import first_problem
+from predictor.core.base.files import built_beside, write_whole
+from predictor.core.base.read_yaml import first_problem
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 METADATA = "_metadata.json"

@@ -15,7 +15,7 @@ import numpy as np
 
 from hugectr.data.samples import SampleLayout, Samples, one_hot
 from hugectr.exceptions import DataError
-from predictor.base.files import built_beside
+from predictor.core.base.files import built_beside
 
 WORD_BYTES = 4
 

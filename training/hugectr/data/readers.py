@@ -11,7 +11,7 @@ from hugectr.data.read_ahead import ReadAhead
 from hugectr.data.samples import SampleFile, SampleLayout, Samples, joined, layout_of
 from hugectr.data.sources import Source, check_key_width, open_source
 from hugectr.exceptions import DataError, HugeCtrError
-from predictor.configuration.hugectr.sections import Data
+from predictor.recommender.hugectr.sections import Data
 
 
 class Share:

@@ -7,8 +7,8 @@ from itertools import accumulate, pairwise
 from hugectr.data.samples import SampleLayout, layout_of
 from hugectr.data.synthetic import SampleKind
 from hugectr.exceptions import HugeCtrError
-from predictor.configuration.hugectr.reading import HugeCtrConfig
-from predictor.configuration.hugectr.sections import Data
+from predictor.recommender.hugectr.reading import HugeCtrConfig
+from predictor.recommender.hugectr.sections import Data
 
 
 def data_of(config: HugeCtrConfig) -> Data:

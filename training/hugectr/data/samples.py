@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hugectr.exceptions import DataError
-from predictor.configuration.hugectr.sections import Data
+from predictor.recommender.hugectr.sections import Data
 
 Keys = NDArray[np.int64]
 Lengths = NDArray[np.int32]

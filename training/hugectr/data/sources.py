@@ -13,7 +13,7 @@ from hugectr.data.parquet import Metadata, ParquetFile, read_metadata
 from hugectr.data.raw import RawFile
 from hugectr.data.samples import SampleFile, layout_of
 from hugectr.exceptions import HugeCtrError
-from predictor.configuration.hugectr.sections import Data
+from predictor.recommender.hugectr.sections import Data
 
 
 class Source(NamedTuple):

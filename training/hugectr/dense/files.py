@@ -18,7 +18,7 @@ from hugectr.dense.network import DenseNetwork
 from hugectr.dense.optimizers import DenseOptimizer
 from hugectr.dense.weighted import BatchNorm
 from hugectr.exceptions import DataError
-from predictor.base.read_yaml import first_problem
+from predictor.core.base.read_yaml import first_problem
 
 
 class BatchNormValues(BaseModel):

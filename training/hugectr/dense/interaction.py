@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hugectr.dense.module import DenseModule, Position
-from predictor.workloads.recommender import layers
+from predictor.recommender.workload import layers
 
 
 class PairProducts(torch.autograd.Function):

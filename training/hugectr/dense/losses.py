@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from predictor.workloads.recommender.layers import (
+from predictor.recommender.workload.layers import (
     BinaryCrossEntropyLoss,
     CrossEntropyLoss,
     LossLayer,

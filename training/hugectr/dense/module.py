@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from predictor.workloads.recommender.layers import DenseLayer, TensorShape
+from predictor.recommender.workload.layers import DenseLayer, TensorShape
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
 

@@ -14,8 +14,8 @@ from hugectr.dense.losses import LossOutput, loss_of
 from hugectr.dense.module import ALONE, DenseModule, Over, Position
 from hugectr.dense.parameters import FlatWeights
 from hugectr.operator_scopes import layer_scope
-from predictor.workloads.recommender.layers import DenseLayer, LossLayer
-from predictor.workloads.recommender.model import Recommender
+from predictor.recommender.workload.layers import DenseLayer, LossLayer
+from predictor.recommender.workload.model import Recommender
 
 Embeddings = Callable[[], Mapping[str, torch.Tensor]]
 MODULES: dict[str, type[DenseModule]] = {

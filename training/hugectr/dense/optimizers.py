@@ -12,7 +12,7 @@ import torch
 
 from hugectr.dense.parameters import views_like
 from hugectr.operator_scopes import optimizer_scope
-from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind
+from predictor.recommender.workload.optimizer import Optimizer, OptimizerKind
 
 Tensors = list[torch.Tensor]
 

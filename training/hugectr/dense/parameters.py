@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from predictor.workloads.recommender.model import Recommender
+from predictor.recommender.workload.model import Recommender
 
 
 class FlatWeights:

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from hugectr.dense.module import DenseModule, Position
-from predictor.workloads.recommender import layers
+from predictor.recommender.workload import layers
 
 Tensors = Sequence[torch.Tensor]
 Outputs = tuple[torch.Tensor, ...]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from predictor.workloads.recommender.layers import LossLayer
+from predictor.recommender.workload.layers import LossLayer
 
 
 class Regularizer:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional
 
 from hugectr.dense.module import ALONE, DenseModule, Over, Position
-from predictor.workloads.recommender import layers
+from predictor.recommender.workload import layers
 
 Tensors = Sequence[torch.Tensor]
 Outputs = tuple[torch.Tensor, ...]

@@ -26,7 +26,7 @@ from hugectr.embedding.records import Records, record_type, reset
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.embedding.table_rows import TableRows
 from hugectr.exceptions import DataError
-from predictor.workloads.recommender.embedding import EmbeddingKind, EmbeddingLayer
+from predictor.recommender.workload.embedding import EmbeddingKind, EmbeddingLayer
 
 ROWS_AT_ONCE = 1 << 18
 

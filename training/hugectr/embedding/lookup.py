@@ -17,7 +17,7 @@ from torch import nn
 from hugectr.embedding.row_store import RowStore
 from hugectr.embedding.shard import Shard
 from hugectr.operator_scopes import operator
-from predictor.workloads.recommender.optimizer import Optimizer
+from predictor.recommender.workload.optimizer import Optimizer
 
 
 class Bags(NamedTuple):

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, UpdateType
+from predictor.recommender.workload.optimizer import Optimizer, OptimizerKind, UpdateType
 
 NEGLIGIBLE = 2.0**-48
 ELEMENTS_AT_ONCE = 1 << 16  # 256 KiB of each operand

@@ -10,7 +10,7 @@ import torch
 
 from hugectr.embedding.missed_steps import moves_all_rows
 from hugectr.embedding.update_rules import RowStates, keeps_last_step
-from predictor.workloads.recommender.optimizer import Optimizer
+from predictor.recommender.workload.optimizer import Optimizer
 
 Records = npt.NDArray[Any]
 

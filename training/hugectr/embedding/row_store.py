@@ -13,7 +13,7 @@ from hugectr.embedding.shard import Shard
 from hugectr.embedding.table_rows import TableRows, direct_slots, make_rows
 from hugectr.embedding.update_rules import RowStates, update_rows
 from hugectr.operator_scopes import operator
-from predictor.workloads.recommender.optimizer import Optimizer
+from predictor.recommender.workload.optimizer import Optimizer
 
 
 class RowStore:

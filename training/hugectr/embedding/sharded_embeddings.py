@@ -18,11 +18,11 @@ from hugectr.embedding.shard import Shard, SlotKeys
 from hugectr.embedding.sharding import shard_tables
 from hugectr.exceptions import EmbeddingOverflowError
 from hugectr.plans import runnable
-from predictor.base.errors import ConfigError
-from predictor.workloads.recommender.embedding import Combiner, EmbeddingLayer
-from predictor.workloads.recommender.model import Recommender
-from predictor.workloads.recommender.optimizer import Optimizer
-from predictor.workloads.recommender.plan import ShardedTable, Sharding, ShardingPlan
+from predictor.core.base.errors import ConfigError
+from predictor.recommender.workload.embedding import Combiner, EmbeddingLayer
+from predictor.recommender.workload.model import Recommender
+from predictor.recommender.workload.optimizer import Optimizer
+from predictor.recommender.workload.plan import ShardedTable, Sharding, ShardingPlan
 
 
 class PooledEmbeddings:

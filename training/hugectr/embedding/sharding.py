@@ -27,7 +27,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from hugectr.embedding.lookup import PooledLookup
 from hugectr.operator_scopes import traffic
-from predictor.workloads.recommender.plan import ShardedTable, Sharding
+from predictor.recommender.workload.plan import ShardedTable, Sharding
 
 VIRTUAL_ROWS = 1 << 40  # of every table for TorchRec, which allocates none of them
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import torch
 
 from hugectr.embedding.missed_steps import MissedSteps, corrected_rate, momentum_series
-from predictor.workloads.recommender.optimizer import Optimizer, OptimizerKind, UpdateType
+from predictor.recommender.workload.optimizer import Optimizer, OptimizerKind, UpdateType
 
 ELEMENTS_AT_ONCE = 1 << 16  # 256 KiB of each operand
 

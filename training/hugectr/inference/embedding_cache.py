@@ -12,7 +12,7 @@ from torch.nn import functional
 from hugectr.exceptions import HugeCtrError
 from hugectr.inference.device_cache import DeviceCache, Eviction
 from hugectr.inference.parameter_server import ParameterServerBase
-from predictor.workloads.recommender.embedding import Combiner
+from predictor.recommender.workload.embedding import Combiner
 
 NO_KEY = torch.iinfo(torch.int64).min  # no table has it
 

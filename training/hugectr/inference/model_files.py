@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from hugectr.exceptions import DataError, HugeCtrError
-from predictor.base.errors import ConfigError, MissingKeyError
-from predictor.configuration.hugectr.reading import HugeCtrConfig, read_hugectr
-from predictor.configuration.hugectr.sections import InferenceClause
-from predictor.workloads.recommender.embedding import EmbeddingKind, EmbeddingLayer
-from predictor.workloads.recommender.layers import LossLayer, Sigmoid
+from predictor.core.base.errors import ConfigError, MissingKeyError
+from predictor.recommender.hugectr.reading import HugeCtrConfig, read_hugectr
+from predictor.recommender.hugectr.sections import InferenceClause
+from predictor.recommender.workload.embedding import EmbeddingKind, EmbeddingLayer
+from predictor.recommender.workload.layers import LossLayer, Sigmoid
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import sys
 from hugectr.exceptions import HugeCtrError
 from model_training_framework.trainer import TrainerError
 from model_training_framework.trainer.measure_options import measure_parser, option_out_of_range
-from predictor.base.command_line import progress
+from predictor.core.base.command_line import progress
 
 PROGRAM = "python -m hugectr.measure"
 CONFIG = "HugeCTR's JSON, with or without the clause prediction"

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 
 from hugectr.data.batch import Batch, SparseInput
-from predictor.configuration.hugectr.sections import Data
-from predictor.workloads.recommender.embedding import EmbeddingLayer
-from predictor.workloads.recommender.run import RecommenderRun
+from predictor.recommender.hugectr.sections import Data
+from predictor.recommender.workload.embedding import EmbeddingLayer
+from predictor.recommender.workload.run import RecommenderRun
 
 SEED = 20_260_101
 

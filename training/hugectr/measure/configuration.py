@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hugectr.exceptions import HugeCtrError
-from predictor.base.errors import ConfigError, MissingKeyError
-from predictor.configuration.hugectr.reading import read_hugectr
-from predictor.configuration.hugectr.sections import Data
-from predictor.configuration.hugectr.to_run import KEY_BYTES, plan_of, precision_of
-from predictor.workloads.recommender.keys import KeyDistribution
-from predictor.workloads.recommender.run import Engine, RecommenderRun
+from predictor.core.base.errors import ConfigError, MissingKeyError
+from predictor.recommender.hugectr.reading import read_hugectr
+from predictor.recommender.hugectr.sections import Data
+from predictor.recommender.hugectr.to_run import KEY_BYTES, plan_of, precision_of
+from predictor.recommender.workload.keys import KeyDistribution
+from predictor.recommender.workload.run import Engine, RecommenderRun
 
 
 class MeasuredConfig(NamedTuple):

@@ -23,8 +23,8 @@ from hugectr.solver import SolverParser, solver_parser_helper
 from model_training_framework.trainer import TrainerError
 from model_training_framework.trainer.step_profiler import StepProfiler
 from model_training_framework.trainer.step_timer import RunFacts, StepTimer
-from predictor.configuration.hugectr.plan_file import write_plan
-from predictor.traces.measured_step import DATA, write_measured_steps
+from predictor.recommender.hugectr.plan_file import write_plan
+from predictor.replay.files.measured_step import DATA, write_measured_steps
 
 # Gradients of tensors that several layers read; other sums in a layer's backward pass are the layer's.
 BRANCH_SUMS = dict.fromkeys(("aten::add", "aten::add_"), "residual_add")

@@ -10,11 +10,11 @@ from llm_trainer.config.model_config import ModelConfig
 from llm_trainer.config.section import Section
 from llm_trainer.config.training_config import TrainingConfig
 from llm_trainer.exceptions import ModelConfigurationError
-from predictor.base.errors import nearest
-from predictor.base.read_yaml import read_keys
+from predictor.core.base.errors import nearest
+from predictor.core.base.read_yaml import read_keys
 
 SECTIONS: dict[str, type[Section]] = {"model": ModelConfig, "training": TrainingConfig, "data": DataConfig}
-NOT_TRAINED = ("prediction",)  # read by predictor/configuration/readers/llm_trainer.py alone
+NOT_TRAINED = ("prediction",)  # read by predictor/formats/llm_trainer.py alone
 
 
 class Configs(NamedTuple):

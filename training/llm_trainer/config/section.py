@@ -12,9 +12,9 @@ from typing import Any, Self
 import yaml
 
 from llm_trainer.exceptions import ModelConfigurationError
-from predictor.base.errors import nearest
-from predictor.base.files import write_whole
-from predictor.base.read_yaml import read_keys
+from predictor.core.base.errors import nearest
+from predictor.core.base.files import write_whole
+from predictor.core.base.read_yaml import read_keys
 
 YAML_SUFFIXES = (".yaml", ".yml")
 

@@ -22,7 +22,7 @@ from llm_trainer.data.sources import Source
 from llm_trainer.exceptions import DataError
 from llm_trainer.tokenizer import BPETokenizer
 from llm_trainer.tokenizer.stream import encode_documents
-from predictor.base.files import built_beside, write_whole
+from predictor.core.base.files import built_beside, write_whole
 
 FORMAT = 1
 LEFT_OVER_S = 3600.0  # a half-built file that nobody wrote to for so long is of a process that was killed

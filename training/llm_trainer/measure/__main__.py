@@ -9,7 +9,7 @@ import sys
 from llm_trainer.exceptions import LLMTrainerError, ModelConfigurationError
 from model_training_framework.trainer import TrainerError
 from model_training_framework.trainer.measure_options import measure_parser, option_out_of_range
-from predictor.base.command_line import progress
+from predictor.core.base.command_line import progress
 
 PROGRAM = "python -m llm_trainer.measure"
 CONFIG = "configuration in the predictor's full form, with or without system"

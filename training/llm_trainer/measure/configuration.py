@@ -1,4 +1,4 @@
-"""The trainer's configuration of a predictor's run: the way back from what predictor/configuration/readers reads."""
+"""The trainer's configuration of a predictor's run: the way back from what predictor/formats reads."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import yaml
 
 from llm_trainer.config import ModelConfig, TrainingConfig
 from llm_trainer.exceptions import ModelConfigurationError
-from predictor.base.errors import ConfigError, MissingKeyError
-from predictor.base.read_yaml import read_mapping
-from predictor.configuration.sections import validate
-from predictor.configuration.to_run import to_run
-from predictor.workloads.layout import RANK_ORDER
-from predictor.workloads.plain import beyond_plain
-from predictor.workloads.run import TrainingRun
-from predictor.workloads.run_choices import Recompute
-from predictor.workloads.switches import QkNorm
-from predictor.workloads.transformer import Attention, Biases, Loss, Normalization
+from predictor.core.base.errors import ConfigError, MissingKeyError
+from predictor.core.base.read_yaml import read_mapping
+from predictor.core.plan.to_run import to_run
+from predictor.core.schema.sections import validate
+from predictor.core.workload.layout import RANK_ORDER
+from predictor.core.workload.plain import beyond_plain
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.switches import QkNorm
+from predictor.core.workload.transformer import Attention, Biases, Loss, Normalization
 
 # Normalizations that the trainer's modules run. nn.RMSNorm is one kernel where torch has one for the device.
 NORMS = {

@@ -13,7 +13,7 @@ from llm_trainer.measure.configuration import MeasuredConfig
 from llm_trainer.models import TransformerLM
 from llm_trainer.training.make_engine import make_engine
 from model_training_framework.trainer.operator_recorder import OperatorRecorder
-from predictor.workloads.run import TrainingRun
+from predictor.core.workload.run import TrainingRun
 
 SEED = 20_240_229
 

@@ -20,8 +20,8 @@ from llm_trainer.models.hugging_face import (
     take_weights,
     write_model_config,
 )
-from predictor.base.files import built_beside, write_whole
-from predictor.base.read_yaml import read_keys
+from predictor.core.base.files import built_beside, write_whole
+from predictor.core.base.read_yaml import read_keys
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 THEIRS = "model_type"  # a key of every config.json of transformers

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from llm_trainer.config import ModelConfig, TrainingConfig
 from llm_trainer.exceptions import TrainingError
-from predictor.timeline.allowed_sizes import check
-from predictor.timeline.schedules import SCHEDULES
-from predictor.workloads.partition import uniform
+from predictor.core.timeline.allowed_sizes import check
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.workload.partition import uniform
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# Outermost first: tensor-parallel ranks are neighbours, as in Megatron-LM and predictor.workloads.layout.RANK_ORDER.
+# Outermost first: tensor-parallel ranks are neighbours, as in Megatron-LM and
+# predictor.core.workload.layout.RANK_ORDER.
 AXES = ("pipeline", "data", "tensor")
 PIPELINE, DATA, TENSOR = AXES
 
@@ -33,7 +34,7 @@ class ParallelLayout:
         data_parallel_size: ranks that hold the same layers and see different samples.
         tensor_parallel_size: ranks that share every layer.
         zero_stage: what data ranks shard: 0 nothing, 1 optimizer states, 2 and gradients, 3 and weights.
-        pipeline_schedule: a name of predictor.timeline.schedules.
+        pipeline_schedule: a name of predictor.core.timeline.schedules.
         num_chunks: stages per pipeline rank.
         num_micro_batches: per optimizer step.
     """

@@ -1,6 +1,6 @@
 """The pipeline axis: consecutive layers on each rank, and schedules that pass micro-batches through them.
 
-Schedules are torch.distributed.pipelining's, in the very orders of predictor.timeline.schedules, as a test shows:
+Schedules are torch.distributed.pipelining's, in the very orders of predictor.core.timeline.schedules, as a test shows:
 ``Schedule1F1B``, ``ScheduleInterleaved1F1B``, and for zero_bubble_h1 ``ScheduleInterleavedZeroBubble`` with one stage
 per rank, which is then ZB-H1 (Qi et al. 2023, arXiv:2401.10241).
 """

@@ -20,7 +20,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from llm_trainer.exceptions import DataError, TokenizerNotTrainedException
 from llm_trainer.tokenizer.engine import BYTES, SMALLEST_VOCABULARY, SPECIAL_TOKENS, make_engine, read_engine
 from llm_trainer.tokenizer.pieces import pieces
-from predictor.base.files import write_whole
+from predictor.core.base.files import write_whole
 
 FILE_NAME = "tokenizer.json"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TextIO
 
-from predictor.base.files import write_whole
+from predictor.core.base.files import write_whole
 
 HEADER = ["step", "name", "value"]
 

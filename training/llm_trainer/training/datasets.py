@@ -10,7 +10,7 @@ from llm_trainer.config import DataConfig
 from llm_trainer.data import LanguageModelingDataset, dataset_from_config, training_source, validation_source
 from llm_trainer.exceptions import ModelConfigurationError
 from llm_trainer.tokenizer import BPETokenizer
-from predictor.base.read_yaml import read_keys
+from predictor.core.base.read_yaml import read_keys
 
 log = logging.getLogger(__name__)
 TOKENIZER_FILE = "tokenizer.json"

@@ -17,7 +17,7 @@ from model_training_framework.trainer import GenericTrainer, ResumeState
 from model_training_framework.trainer.checkpoint import Snapshot, read_state
 from model_training_framework.trainer.checkpoint_store import CheckpointStore
 from model_training_framework.trainer.operator_scopes import operator
-from predictor.base.allocator import keep_freed_memory
+from predictor.core.base.allocator import keep_freed_memory
 
 
 class Engine(GenericTrainer):

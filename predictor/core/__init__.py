@@ -1,0 +1,1 @@
+"""What every question needs: base, hardware, costs, timeline, schema, workload, step, report, predict."""

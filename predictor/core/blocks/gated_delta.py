@@ -1,0 +1,162 @@
+"""A gated delta layer: linear attention whose state forgets by a gate and is corrected by the delta rule.
+
+Source: Yang et al. 2024, arXiv:2412.06464; transformers, models/qwen3_next/modeling_qwen3_next.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.core.blocks.mamba2 import CONVOLUTION_PASSES, GATED_NORM_PASSES
+from predictor.core.blocks.token_mixer import Around, Kernels
+from predictor.core.kernel_rows import product, shaped, stream
+from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
+from predictor.core.workload.layer_call import LayerCall
+
+# Normalising queries and keys to length one reads and writes them; backward reads them and a gradient and writes.
+UNIT_LENGTH_PASSES = (2, 3)
+# Multiply-accumulates of a token per element of a head's state: decay, prediction, correction, output. Source:
+# Megatron-LM, training/training.py, FLOPs of gated delta layers.
+STATE_MULTIPLICATIONS = 4
+
+
+def _input(name: str, shape: tuple[int, int, int], split: Split, reads: Reads | None = None) -> Row:
+    return product(name, Module.MIXER, "qkv_projection", shape, split, reads, matrix=Matrix.IN_PROJECTION)
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDelta:
+    """Sizes of a gated delta layer; several value heads may share a key head.
+
+    Attributes:
+        conv_kernel: tokens that the convolution of queries, keys and values sees.
+        chunk_size: tokens that the recurrence computes with matrix products at once.
+        channel_decay: every channel of a key has a decay of its own, projected from the input (Kimi Linear).
+        gate_rank: width through which gate and decays of channels are projected; 0: at once.
+    """
+
+    num_key_heads: int
+    num_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int = 4
+    chunk_size: int = 64
+    channel_decay: bool = False
+    gate_rank: int = 0
+
+    @property
+    def keys(self) -> int:
+        """Return the width of all keys, which is that of all queries."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def values(self) -> int:
+        """Return the width of all values."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
+    def convolved(self) -> int:
+        """Return the width of what the convolution sees: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+    def _projections(self, call: LayerCall) -> list[Row]:
+        """Return the products of queries, keys, values and gate; of write strengths and decays; through low ranks."""
+        tp, hidden = call.tensor_parallel_size, call.hidden_size
+        narrow = self.num_value_heads * (1 if self.channel_decay else 2)
+        wide = self.convolved + (0 if self.gate_rank else self.values)
+        wide += self.keys if self.channel_decay and not self.gate_rank else 0
+        reads = Reads(Role.NORMED, call.unsplit_tokens * hidden)
+        wide_shape, narrow_shape = (call.tokens, hidden, wide // tp), (call.tokens, hidden, narrow // tp)
+        return [
+            _input("in_projection", wide_shape, Split.COLUMN, reads),
+            _input("gate_projection", narrow_shape, Split.COLUMN),
+            *self._through_rank(call),
+        ]
+
+    def _through_rank(self, call: LayerCall) -> list[Row]:
+        """Return the products of a gate, and of decays of channels, that are projected through a low rank."""
+        if not self.gate_rank:
+            return []
+        rank, tp = self.gate_rank, call.tensor_parallel_size
+        rows = []
+        for width in (self.values, self.keys) if self.channel_decay else (self.values,):
+            down = (call.unsplit_tokens, call.hidden_size, rank)
+            rows.append(_input("gate_projection", down, Split.WHOLE))
+            up = (call.tokens, rank, width // tp)
+            rows.append(_input("gate_projection", up, Split.COLUMN))
+        return rows
+
+    def rows(self, call: LayerCall, kernels: Kernels, biases: bool) -> Around:
+        """Return the products, the convolution, unit-length queries and keys, the recurrence and the gated norm.
+
+        Heads are split; the norm of a head's output is whole on every rank. A value head has a decay and a step-size
+        bias; the convolution has no bias. Kept are inputs before and behind the convolution, the gate, outputs and
+        chunks' inverses; queries and keys are repeated for the value heads that share them.
+        Source: fla-org/flash-linear-attention, fla/ops/gated_delta_rule/chunk.py, ChunkGatedDeltaRuleFunction;
+        transformers, qwen3_next.
+        """
+        tp = call.tensor_parallel_size
+        heads = self.num_value_heads // tp
+        widths = (self.key_head_dim, self.value_head_dim, self.chunk_size)
+        per_element = call.tokens * call.element_bytes / tp
+        vectors = self.convolved * self.conv_kernel + self.num_value_heads
+        vectors += self.keys if self.channel_decay else self.num_value_heads
+        repeated = 2 * self.num_value_heads * self.key_head_dim + self.values
+        kept = per_element * (self.convolved + repeated + self.values + self.num_value_heads * self.chunk_size)
+        convolved, unit = per_element * self.convolved, per_element * 2 * self.keys
+        gated = per_element * self.values
+        output = (call.tokens, self.values // tp, call.hidden_size)
+        states = self.num_value_heads * self.key_head_dim * self.value_head_dim
+        return Around(
+            [
+                *self._projections(call),
+                stream(
+                    "convolution",
+                    Module.MIXER,
+                    call,
+                    (convolved * CONVOLUTION_PASSES[0], convolved * CONVOLUTION_PASSES[1]),
+                    weights=vectors // tp,
+                    multiplications=float(self.conv_kernel * self.convolved),
+                ),
+                stream(
+                    "qk_norm",
+                    Module.MIXER,
+                    call,
+                    (unit * UNIT_LENGTH_PASSES[0], unit * UNIT_LENGTH_PASSES[1]),
+                    (2, 2),
+                ),
+                shaped(
+                    "gated_delta_rule",
+                    Module.MIXER,
+                    "gated_delta_rule",
+                    (call.micro_batch_size, call.sequence_length, heads, *widths),
+                    multiplications=float(STATE_MULTIPLICATIONS * states),
+                    keeps=(Kept(Role.QKV, kept), Kept(Role.CORE, per_element * 2 * self.values)),
+                ),
+                stream(
+                    "gated_norm",
+                    Module.MIXER,
+                    call,
+                    (gated * GATED_NORM_PASSES[0], gated * GATED_NORM_PASSES[1]),
+                    weights=self.value_head_dim,
+                ),
+                product(
+                    "out_projection",
+                    Module.MIXER,
+                    "attention_output",
+                    output,
+                    Split.ROW,
+                    Reads(Role.CORE, call.tokens * output[1]),
+                    matrix=Matrix.OUT_PROJECTION,
+                ),
+            ],
+            [],
+        )
+
+    def core_multiplications(self, num_heads: int, keys: int) -> float:
+        """Return none: it has no core of attention."""
+        return 0.0
+
+    def gathered_width(self, hidden_size: int) -> int:
+        """Return the width of the input projections' inputs."""
+        return hidden_size

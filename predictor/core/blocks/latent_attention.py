@@ -1,0 +1,152 @@
+"""Multi-head latent attention: queries, keys and values are projected up from low-rank latents.
+
+Source: DeepSeek-AI 2024 (DeepSeek-V2), arXiv:2405.04434, section 2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.core.blocks.indexer import Indexer
+from predictor.core.blocks.token_mixer import Around, Kernels
+from predictor.core.kernel_rows import product, shaped, stream
+from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
+from predictor.core.workload.layer_call import LayerCall
+
+UP = "qkv_projection"  # the operator that times them all: one family of products
+COPY_PASSES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Sizes of multi-head latent attention.
+
+    Attributes:
+        q_lora_rank: width of the queries' latent; 0: queries are projected directly.
+        kv_lora_rank: width of the latent of keys and values.
+        qk_nope_head_dim: of a head's queries and keys, what is not rotated.
+        qk_rope_head_dim: what is; one rotated key is shared by all heads.
+        v_head_dim: width of a head's values.
+    """
+
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+    q_lora_rank: int = 0
+    indexer: Indexer | None = None
+
+    @property
+    def key_width(self) -> int:
+        """Return the width of a head's queries and keys."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def mean_width(self) -> int:
+        """Return the width of a plain head with the same FLOPs and, of keys and values together, the same bytes."""
+        return (self.key_width + self.v_head_dim + 1) // 2
+
+    def core_multiplications(self, num_heads: int, keys: int) -> float:
+        """Return the multiplications of a query with the keys that it sees and of their scores with the values."""
+        seen = keys if self.indexer is None else self.indexer.keys(keys)
+        return float(seen * num_heads * (self.key_width + self.v_head_dim))
+
+    def gathered_width(self, hidden_size: int) -> int:
+        """Return the width of the up-projections' inputs: latents, and the rotated key, which all heads share."""
+        return (self.q_lora_rank or hidden_size) + self.kv_lora_rank + self.qk_rope_head_dim
+
+    def _projections(self, call: LayerCall, biases: bool) -> list[Row]:
+        """Return the products of the latents; down-projections are whole on every tensor-parallel rank.
+
+        Where attention has biases, down-projections and output have them. Source: transformers,
+        models/deepseek_v3/modeling_deepseek_v3.py (attention_bias).
+        """
+        hidden, own, tokens, heads = call.hidden_size, call.unsplit_tokens, call.tokens, call.heads_per_rank
+        rank, width = self.q_lora_rank, heads * self.key_width
+        normed, normed_again = Reads(Role.NORMED, own * hidden), Reads(Role.NORMED, own * hidden, shared=True)
+        rows = []
+        if rank:
+            bias = rank if biases else 0
+            rows.append(
+                product(
+                    "q_down_projection",
+                    Module.MIXER,
+                    UP,
+                    (own, hidden, rank),
+                    Split.WHOLE,
+                    normed,
+                    bias,
+                    matrix=Matrix.Q_DOWN,
+                )
+            )
+        of_queries = Reads(Role.LATENT, own * rank) if rank else normed
+        up = Module.UP_PROJECTION
+        shape = (tokens, rank or hidden, width)
+        rows.append(product("q_up_projection", up, UP, shape, Split.COLUMN, of_queries, matrix=Matrix.Q_UP))
+        down = self.kv_lora_rank + self.qk_rope_head_dim
+        rows.append(
+            product(
+                "kv_down_projection",
+                Module.MIXER,
+                UP,
+                (own, hidden, down),
+                Split.WHOLE,
+                normed_again,
+                biases=down if biases else 0,
+                matrix=Matrix.KV_DOWN,
+            )
+        )
+        keys_and_values = heads * (self.qk_nope_head_dim + self.v_head_dim)
+        shape = (tokens, self.kv_lora_rank, keys_and_values)
+        reads = Reads(Role.LATENT, own * self.kv_lora_rank)
+        rows.append(product("kv_up_projection", up, UP, shape, Split.COLUMN, reads, matrix=Matrix.KV_UP))
+        return rows
+
+    def rows(self, call: LayerCall, kernels: Kernels, biases: bool) -> Around:
+        """Return the products, the norms of the latents, the rotation, and the copies that join a head's parts.
+
+        Kept are the latents before and behind their norms, queries, keys and values, and attention's output.
+        Source: Megatron-LM, core/transformer/multi_latent_attention.py, and core/fusions/fused_mla_yarn_rope_apply.py
+        for kernels that rotate, split and join at once.
+        """
+        heads, element = call.tokens * call.heads_per_rank, call.element_bytes
+        latents = [width for width in (self.q_lora_rank, self.kv_lora_rank) if width]
+        norms = [
+            shaped("latent_norm", Module.MIXER, kernels.norm, (call.unsplit_tokens, width), weights=width)
+            for width in latents
+        ]
+        kept_latents = 2 * (self.q_lora_rank + self.kv_lora_rank) + self.qk_rope_head_dim
+        norms[-1] = norms[-1]._replace(keeps=(Kept(Role.LATENT, float(call.unsplit_tokens * kept_latents * element)),))
+        qkv = Kept(Role.QKV, float(heads * (2 * self.key_width + self.v_head_dim) * element))
+        outputs = heads * self.v_head_dim
+        shape = (call.tokens, call.heads_per_rank * self.v_head_dim, call.hidden_size)
+        output = product(
+            "attention_output",
+            Module.MIXER,
+            "attention_output",
+            shape,
+            Split.ROW,
+            Reads(Role.CORE, outputs, shared=True),
+            biases=call.hidden_size if biases else 0,
+            matrix=Matrix.ATTENTION_OUTPUT,
+        )
+        before = [*self._projections(call, biases), *norms, *self._rotation(call, kernels)]
+        before[-1] = before[-1]._replace(keeps=(qkv, Kept(Role.CORE, float(outputs * element))))
+        return Around(before, [output])
+
+    def _rotation(self, call: LayerCall, kernels: Kernels) -> list[Row]:
+        """Return the rotation of queries and the shared key, and the copies that join a head's parts."""
+        heads, up = call.tokens * call.heads_per_rank, Module.UP_PROJECTION
+        # Keys are joined from their parts, of which all heads share one, and values are made contiguous.
+        copied = heads * (2 * self.qk_nope_head_dim + self.qk_rope_head_dim + 2 * self.v_head_dim)
+        copied += call.tokens * self.qk_rope_head_dim
+        if kernels.fused_rope:
+            size_bytes = (heads * self.qk_rope_head_dim * COPY_PASSES + copied) * call.element_bytes
+            return [stream("rope", up, call, (size_bytes, size_bytes), (2, 2))]
+        copied += heads * self.key_width * COPY_PASSES  # queries too
+        rotated_heads = (call.heads_per_rank + 2) // 2  # of queries and the one key, as many as of either on average
+        size_bytes = copied * call.element_bytes
+        return [
+            shaped("rope", up, "rope", (call.tokens, rotated_heads, self.qk_rope_head_dim)),
+            stream("head_copies", up, call, (size_bytes, size_bytes), (3, 3)),
+        ]

@@ -1,0 +1,81 @@
+"""A token mixer of linear layers around an element-wise recurrence: Mamba, RG-LRU, RWKV, mLSTM, short convolutions.
+
+Its products are timed as products, the recurrence by the bytes that it moves. Sources: Gu & Dao 2023, arXiv:2312.00752;
+De et al. 2024, arXiv:2402.19427; Peng et al. 2023, arXiv:2305.13048; Beck et al. 2024, arXiv:2405.04517.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.core.blocks.token_mixer import Around, Kernels
+from predictor.core.kernel_rows import product, stream
+from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Split
+from predictor.core.workload.layer_call import LayerCall
+
+# Backward, an element-wise kernel reads its inputs and the gradient of its output, and writes the gradients of its
+# inputs: of one input and one output twice, of two inputs and one output 5 / 3 of what it moves forward.
+BACKWARD_SHARE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """Sizes of a recurrent layer.
+
+    Attributes:
+        projections: inputs and outputs of its linear layers; the last one writes the residual stream.
+        vectors: parameters beside those: of convolutions, decays, norms and biases.
+        streamed: elements of a token that its element-wise kernels read or write forward.
+    """
+
+    projections: tuple[tuple[int, int], ...]
+    vectors: int
+    streamed: int
+
+    def rows(self, call: LayerCall, kernels: Kernels, biases: bool) -> Around:
+        """Return the products, and the recurrence by its bytes; only whole layers are modelled."""
+        *before, (inputs, outputs) = self.projections
+        per_element = float(call.tokens * call.element_bytes)
+        normed = Reads(Role.NORMED, call.unsplit_tokens * call.hidden_size)
+        reads = [normed, *[None] * (len(before) - 1)]
+        projections = [
+            product(
+                "in_projection",
+                Module.MIXER,
+                "qkv_projection",
+                (call.tokens, *sizes),
+                Split.COLUMN,
+                read,
+                keeps=(Kept(Role.QKV, per_element * sizes[1]),),
+                matrix=Matrix.IN_PROJECTION,
+            )
+            for sizes, read in zip(before, reads, strict=True)
+        ]
+        streamed = call.tokens * self.streamed * call.element_bytes
+        recurrence = stream(
+            "recurrence",
+            Module.MIXER,
+            call,
+            (streamed, streamed * BACKWARD_SHARE),
+            weights=self.vectors,
+            keeps=(Kept(Role.CORE, per_element * inputs),),
+            multiplications=float(self.streamed),
+        )
+        output = product(
+            "out_projection",
+            Module.MIXER,
+            "attention_output",
+            (call.tokens, inputs, outputs),
+            Split.ROW,
+            Reads(Role.CORE, call.tokens * inputs),
+            matrix=Matrix.OUT_PROJECTION,
+        )
+        return Around([*projections, recurrence, output], [])
+
+    def core_multiplications(self, num_heads: int, keys: int) -> float:
+        """Return none: it has no core of attention."""
+        return 0.0
+
+    def gathered_width(self, hidden_size: int) -> int:
+        """Return the width of the first projection's input."""
+        return hidden_size

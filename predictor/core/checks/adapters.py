@@ -1,0 +1,54 @@
+"""Check adapters against the layers that the model has, and the ranks that split them."""
+
+from __future__ import annotations
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.sizes import must_divide
+from predictor.core.schema.parallelism import ParallelismSection
+from predictor.core.schema.sections import LoraSection, TrainingSection
+from predictor.core.transforms.lora import EVERY_LINEAR, PARTS, Lora, LoraTarget
+from predictor.core.workload.transformer import Transformer
+
+KEY = "training.lora.targets"
+
+
+def present_targets(model: Transformer) -> list[LoraTarget]:
+    """Return the targets that a layer of the model has."""
+    alone = {target: Lora(1, (target,)) for target in LoraTarget}
+    return [
+        target
+        for target, lora in alone.items()
+        if any(lora.chosen(row) for kind in model.kinds for row in model.layer_rows(kind))
+    ]
+
+
+def check_lora(model: Transformer, training: TrainingSection, layout: ParallelismSection) -> None:
+    """Refuse adapters of linear layers that are not there, twice of the same, or that ranks cannot split.
+
+    Raises:
+        ConfigError: they are such.
+    """
+    lora = training.lora
+    if lora is None:
+        return
+    present = present_targets(model)
+    known = ", ".join(present)
+    if not lora.targets:
+        raise ConfigError(f"{KEY} is []; name one of {known}")
+    absent = [target for target in lora.targets if target not in present]
+    if absent and lora.targets != EVERY_LINEAR:
+        raise ConfigError(f"{KEY} has {absent[0]}; no layer of the model has it. Its layers have: {known}")
+    for whole, parts in PARTS.items():
+        twice = [part for part in parts if part in lora.targets]
+        if whole in lora.targets and twice:
+            raise ConfigError(f"{KEY} has {whole} and {twice[0]}, which is a part of it; leave one out")
+    _check_ranks(lora, model, layout)
+
+
+def _check_ranks(lora: LoraSection, model: Transformer, layout: ParallelismSection) -> None:
+    must_divide("tensor_parallel_size", layout.tensor_parallel_size, "rank", lora.rank)
+    if not lora.normalize_moe_lora:
+        return
+    if model.experts is None:
+        raise ConfigError("training.lora.normalize_moe_lora is true; the model has no experts (model.moe)")
+    must_divide("experts_per_token", model.experts.experts_per_token, "rank", lora.rank)

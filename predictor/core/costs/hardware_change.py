@@ -1,0 +1,123 @@
+"""Change one number of a system's hardware: a faster network, more memory, another peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from predictor.core.base.errors import ConfigError, nearest
+from predictor.core.costs.published import PublishedSystem, with_hardware
+from predictor.core.hardware.hardware import Quantity, System
+from predictor.core.hardware.hardware_range import check_range
+from predictor.core.hardware.host_memory import host_memory_gb_per_s
+
+MAX_GPUS_PER_NODE = 1024
+
+
+def _changed(value: float) -> Quantity:
+    return Quantity(value=value, source="asked for")
+
+
+def _number(section: str, field: str) -> Callable[[System, float], System]:
+    """Return the function that changes one number of a section, gpu or links."""
+
+    def change(system: System, value: float) -> System:
+        changed = getattr(system, section).model_copy(update={field: _changed(value)})
+        return system.model_copy(update={section: changed})
+
+    return change
+
+
+def _peak_16_bit(system: System) -> float:
+    peaks = system.gpu.peak_tflop_per_s
+    return (peaks.get("bf16") or peaks.get("fp16") or next(iter(peaks.values()))).value
+
+
+def _peak(system: System, value: float) -> System:
+    """Change the 16-bit peak, and every other precision's by the same factor."""
+    factor = value / _peak_16_bit(system)
+    changed = {name: _changed(peak.value * factor) for name, peak in system.gpu.peak_tflop_per_s.items()}
+    return system.model_copy(update={"gpu": system.gpu.model_copy(update={"peak_tflop_per_s": changed})})
+
+
+def _node(system: System, value: float) -> System:
+    if value != int(value) or not 1 <= value <= MAX_GPUS_PER_NODE:
+        raise ConfigError(f"gpus_per_node is {value:g}; expected a whole number from 1 to {MAX_GPUS_PER_NODE}")
+    return system.model_copy(update={"gpus_per_node": int(value)})
+
+
+def _host_memory(system: System, value: float) -> System:
+    return system.model_copy(update={"host_memory_gb_per_s": _changed(value)})
+
+
+CHANGES: dict[str, Callable[[System, float], System]] = {
+    "peak_tflop_per_s": _peak,
+    "memory_bandwidth_gb_per_s": _number("gpu", "memory_bandwidth_gb_per_s"),
+    "memory_gib": _number("gpu", "memory_gib"),
+    "board_power_w": _number("gpu", "board_power_w"),
+    "intra_node_gb_per_s": _number("links", "intra_node_gb_per_s"),
+    "inter_node_gb_per_s": _number("links", "inter_node_gb_per_s"),
+    "host_gb_per_s": _number("links", "host_gb_per_s"),
+    "host_memory_gb_per_s": _host_memory,
+    "gpus_per_node": _node,
+}
+
+
+def current(system: System, key: str) -> float | None:
+    """Return the number that a key stands for; None where the system does not say."""
+    if key == "gpus_per_node":
+        return float(system.gpus_per_node)
+    if key == "peak_tflop_per_s":
+        return _peak_16_bit(system)
+    if key == "host_memory_gb_per_s":
+        memory = host_memory_gb_per_s(system)
+        return None if memory is None else memory.value
+    holder = system.links if key in type(system.links).model_fields else system.gpu
+    quantity: Quantity | None = getattr(holder, key)
+    return None if quantity is None else quantity.value
+
+
+def is_of_hardware(change: str) -> bool:
+    """Return whether ``KEY=VALUE`` changes a number of the system, not a key of a configuration."""
+    return change.partition("=")[0] in CHANGES
+
+
+def parse_change(text: str, system: System) -> tuple[str, float]:
+    """Return key and new value of ``key=value``, or of ``key=×factor`` (also ``x``), which multiplies.
+
+    Raises:
+        ConfigError: no such key, or no positive number.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or key not in CHANGES:
+        raise ConfigError(f"--set {text}: expected KEY=VALUE.{nearest(key, CHANGES)} Keys: {', '.join(CHANGES)}")
+    multiplies = value[:1] in ("x", "×", "*")
+    try:
+        number = float(value[1:] if multiplies else value)
+    except ValueError:
+        number = 0.0
+    if not 0.0 < number < 1e12:
+        raise ConfigError(
+            f"--set {text}: {value!r} is no positive number; write {key}=50, or {key}=x2 for twice as much"
+        )
+    if multiplies:
+        before = current(system, key)
+        if before is None:
+            raise ConfigError(f"--set {text}: {system.name} does not say its {key}; give a number instead of a factor")
+        number *= before
+    try:
+        check_range(key, number)
+    except ConfigError as error:
+        raise ConfigError(f"--set {text}: {key} is {number:g}; {error}") from None
+    return key, number
+
+
+def changed(system: PublishedSystem, changes: dict[str, float]) -> PublishedSystem:
+    """Return a system with changed numbers of its hardware.
+
+    Raises:
+        ConfigError: a number is out of range.
+    """
+    hardware = system.hardware
+    for key, value in changes.items():
+        hardware = CHANGES[key](hardware, value)
+    return with_hardware(system, hardware)

@@ -1,0 +1,23 @@
+"""Rotary position embedding as one kernel for queries and one for keys in either pass."""
+
+from predictor.core.costs.operator import Direction, Operator, Shape
+from predictor.core.costs.work import ELEMENT_BYTES, Work
+
+KERNELS = 2
+
+
+def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
+    """Queries and keys are each read and written once; ``heads`` is the mean of both where keys have fewer."""
+    tokens, heads, rotary_dim = shape
+    elements = KERNELS * tokens * heads * rotary_dim
+    return Work(0.0, 2.0 * elements * ELEMENT_BYTES, (float(tokens * heads),))
+
+
+OPERATOR = Operator(
+    name="fused_rope",
+    dimensions=("tokens", "heads", "rotary_dim"),
+    work=_work,
+    extra_kinds=("count",),
+    launches=(KERNELS, KERNELS),
+    source="Su et al. 2021, arXiv:2104.09864; fused by PyTorch torch/_inductor",
+)

@@ -1,0 +1,47 @@
+"""The same published system under other conditions: inside CUDA graphs, with other factors, changed below them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from predictor.core.costs.load import ALONE, Load
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.hardware.hardware import Calibration
+
+
+def in_graphs(system: PublishedSystem) -> PublishedSystem:
+    """Return a system whose collectives are launched inside CUDA graphs.
+
+    That tells apart collectives that are timed by their bytes: their donors were launched by a host. A collective that
+    was measured here keeps its time.
+    """
+    if system.uncalibrated is not None:
+        return below_calibration(system, in_graphs)
+    other = system.unanswered(keeps_regressors=False)
+    other.in_graphs = True
+    return other
+
+
+def under(system: PublishedSystem, load: Load) -> PublishedSystem:
+    """Return a system whose computing runs under the load of a step."""
+    other = system.unanswered()
+    other.load = load
+    return other
+
+
+def below_calibration(system: PublishedSystem, change: Callable[[PublishedSystem], PublishedSystem]) -> PublishedSystem:
+    """Return a system whose published costs are changed; a calibration's factors multiply the changed ones."""
+    if system.uncalibrated is None:
+        return change(system)
+    other = system.unanswered()
+    other.uncalibrated = change(system.uncalibrated)
+    return other
+
+
+def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
+    """Return a system with other factors on its published costs, with which it shares what they are computed from."""
+    other = system.unanswered()
+    other.load = ALONE  # what a system changes of its costs is below the factors
+    other.hardware = system.hardware.model_copy(update={"calibration": calibration})
+    other.uncalibrated = system if system.uncalibrated is None else system.uncalibrated
+    return other

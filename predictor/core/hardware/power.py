@@ -1,0 +1,52 @@
+"""What a power limit below the board's own costs: the clock that matrix products settle at.
+
+At the board's own limit the ratio is 1; what sustained load costs there is in ``sustained.py``. Below it, power is
+static power and switching: P = P_static + c · V² · f. Between the lowest and the highest voltage, V follows f, so
+switching goes with f to the power of two to three.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+from predictor.core.hardware.hardware import Gpu
+
+# Share of the board's power that flows without switching: an idle H100 SXM draws about 70 W of 700, an A100 about 50
+# to 60 W of 400 (nvidia-smi without load; leakage of a warm chip comes on top, so this is a lower bound).
+STATIC_SHARE = 0.12
+# Exponent of the clock in switching power: 3 where the voltage falls in proportion to the clock, 2 where half as much.
+# Voltages of NVIDIA GPUs are constant at low clocks and linear, with an offset, above: Guerreiro et al. 2018,
+# "GPGPU Power Modeling for Multi-Domain Voltage-Frequency Scaling", HPCA.
+EXPONENT = 2.5
+EXPONENT_RANGE = (2.0, 3.0)
+
+
+def _clock(switching: float, exponent: float) -> float:
+    return float(switching ** (1.0 / exponent))
+
+
+def static_power_w(gpu: Gpu) -> float | None:
+    """Return what flows without switching; None where the board's power is not known."""
+    return None if gpu.board_power_w is None else STATIC_SHARE * gpu.board_power_w.value
+
+
+def _switching(gpu: Gpu) -> float:
+    """Return the switching power under a GPU's limit over that under its board's own."""
+    if gpu.power_limit_w is None or gpu.board_power_w is None:
+        return 1.0
+    board, limit = gpu.board_power_w.value, gpu.power_limit_w.value
+    static = STATIC_SHARE * board
+    lowest = 0.05  # just above static power the clock is the lowest
+    return min(1.0, max(lowest, (limit - static) / (board - static)))
+
+
+def clock_ratio(gpu: Gpu) -> float:
+    """Return the clock of matrix products under a GPU's power limit over that under its board's own; 1 without one."""
+    return _clock(_switching(gpu), EXPONENT)
+
+
+def clock_log_error(gpu: Gpu) -> float:
+    """Return the half width of what is not known about ``clock_ratio``, as a log."""
+    switching = _switching(gpu)
+    slow, fast = (_clock(switching, exponent) for exponent in EXPONENT_RANGE)
+    return 0.5 * abs(log(fast / slow))

@@ -1,0 +1,1 @@
+"""From a checked configuration to a run on an open system."""

@@ -1,0 +1,312 @@
+"""What each framework runs: the layouts that its own arguments can ask for, as values with their sources."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from predictor.core.base.errors import ConfigError, nearest
+from predictor.core.workload.frameworks import DEEPSPEED, TORCHTITAN_DDP, TORCHTITAN_FSDP2
+from predictor.core.workload.partition import uniform
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute, RecomputeModule
+from predictor.core.workload.software import Framework
+from predictor.core.workload.transformer import Loss, Transformer
+
+
+class SequenceParallel(Enum):
+    """When tensor-parallel ranks split the tokens where they do not split a layer."""
+
+    CHOICE = "a switch"
+    ALWAYS = "with tensor parallelism"
+    NEVER = "not at all"
+
+
+class Split(Enum):
+    """How layers may be spread over pipeline stages."""
+
+    EVEN = "layers divide over stages and chunks"
+    ENDS = "layers divide, embedding and loss counted as layers where they must, or first and last stage hold fewer"
+    ANY = "the first stages may hold a layer more"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameworkRules:
+    """The layouts that one framework runs.
+
+    Attributes:
+        name: as ``--framework`` spells it.
+        label: as its users write it.
+        software: as ``training.framework`` spells it.
+        schedules: pipeline schedules.
+        zero_alone, zero_with_stages: ZeRO stages without and with a pipeline.
+        zero_with_tensors: those beside tensor parallelism; None: as without.
+        tensor_with_stages: tensor parallelism inside pipeline stages.
+        shards_always: replicas share out states at the highest stage allowed; a lower one is another wrapper's (DDP),
+            for plain data parallelism alone.
+        sequence_parallel, split: see there.
+        context_parallel: samples are split around a ring.
+        expert_with_tensor: experts and tensor parallelism together.
+        experts_hold_context: expert-parallel ranks include the context-parallel ones.
+        recomputes: modes of recomputation that its arguments name.
+        folds_experts: experts may stay whole where tensor parallelism splits all else, over any ranks of a stage.
+        splits_biased_experts: tensor parallelism may split experts that have biases.
+        offloads_optimizer: its states may stay in host memory, where nothing else fits.
+        source: of each rule.
+    """
+
+    name: str
+    label: str
+    software: Framework
+    source: str
+    schedules: tuple[str, ...]
+    zero_alone: tuple[int, ...]
+    zero_with_stages: tuple[int, ...]
+    recomputes: tuple[Recompute, ...]
+    zero_with_tensors: tuple[int, ...] | None = None
+    tensor_with_stages: bool = True
+    shards_always: bool = False
+    sequence_parallel: SequenceParallel = SequenceParallel.CHOICE
+    split: Split = Split.EVEN
+    context_parallel: bool = True
+    expert_with_tensor: bool = True
+    experts_hold_context: bool = False
+    folds_experts: bool = False
+    splits_biased_experts: bool = True
+    offloads_optimizer: bool = False
+
+    def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[int, ...]:
+        """Return the ZeRO stages of a layout whose replicas could share out states.
+
+        Args:
+            tensor: tensor-parallel size.
+            pipeline: stages.
+            is_plain: data parallelism is its only parallelism.
+        """
+        allowed = self.zero_alone if pipeline == 1 else self.zero_with_stages
+        if tensor > 1 and self.zero_with_tensors is not None:
+            allowed = tuple(stage for stage in allowed if stage in self.zero_with_tensors)
+        return allowed[-1:] if self.shards_always and not is_plain else allowed
+
+    def chunks(self, num_layers: int, stages: int, chunks: int) -> list[list[int]] | None:
+        """Return layers per stage and chunk where no number of chunks splits the layers of these stages evenly.
+
+        All chunks but the model's first and last are full, and the last one, which ends in the loss, is the shortest:
+        NVIDIA's layouts of DeepSeek-V3. None where the ends would hold too many layers, or none.
+
+        >>> MEGATRON.chunks(61, 4, 4)
+        [[4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 1]]
+        """
+        if self.split is not Split.ENDS or chunks == 1 or 0 in (num_layers % stages, (num_layers + 2) % stages):
+            return None
+        each = -(-num_layers // (stages * chunks))
+        ends = num_layers - each * (stages * chunks - 2)
+        if not 1 <= ends < 2 * each:
+            return None
+        first = min(each, ends)
+        in_order = [first, *[each] * (stages * chunks - 2), ends - first]
+        return [in_order[stage::stages] for stage in range(stages)]
+
+    def layers(self, num_layers: int, stages: int, chunks: int) -> list[int] | None:
+        """Return layers per stage; None where the framework cannot split so evenly.
+
+        >>> MEGATRON.layers(126, 8, 8)
+        [15, 16, 16, 16, 16, 16, 16, 15]
+        >>> MEGATRON.layers(61, 8, 1)
+        [7, 8, 8, 8, 8, 8, 8, 6]
+        """
+        if num_layers % (stages * chunks) == 0:
+            return uniform(num_layers, stages)
+        if self.split is Split.ANY and chunks == 1:
+            return uniform(num_layers, stages)
+        each = (num_layers + 2) // stages
+        if self.split is not Split.ENDS:
+            return None
+        if (num_layers + 2) % (stages * chunks) == 0 and each > chunks:
+            return [each - 1, *[each] * (stages - 2), each - 1]
+        return _lighter_ends(num_layers, stages) if chunks == 1 else None
+
+    def fields(self, base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+        """Return the switches of a run that depend on its layout, by their names in a run and in ``parallelism``.
+
+        Args:
+            base: the run whose switches every layout shares as far as it can.
+            zero_stage: of the layout.
+            pipeline: its stages.
+            sequence_parallel: whether its tensor-parallel ranks split the tokens.
+        """
+        return _FIELDS[self.name](base, zero_stage, pipeline, sequence_parallel)
+
+    def modules(self, model: Transformer) -> tuple[tuple[RecomputeModule, ...], ...]:
+        """Return the choices of modules that selective recomputation covers beside fused attention.
+
+        Their outputs are dropped and computed again by element-wise kernels and small products. Source of the choices:
+        Megatron-Bridge scripts/performance/configs/deepseek/deepseek_workload_base_configs.py.
+        """
+        if self.name != MEGATRON.name:
+            return ()
+        up, act, mlp = RecomputeModule.MLA_UP_PROJECTION, RecomputeModule.MOE_ACTIVATION, RecomputeModule.MLP
+        if model.latent_attention is None:
+            return () if model.experts is None else ((act,),)
+        return ((up,),) if model.experts is None else ((up,), (act,), (act, up), (up, mlp))
+
+    def loss(self, tensor: int) -> Loss | None:
+        """Return the kernel of the loss where it depends on the layout; None where it does not."""
+        if self.name != TORCHTITAN.name:
+            return None
+        return Loss.TORCH if tensor == 1 else Loss.VOCABULARY_PARALLEL
+
+
+def _lighter_ends(num_layers: int, stages: int) -> list[int] | None:
+    """Return a split whose first and last stage share what full stages between them leave; None where that is nothing.
+
+    Source: Megatron-LM's --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers.
+    """
+    each = -(-num_layers // stages)
+    rest = num_layers - each * (stages - 2)
+    return [rest - rest // 2, *[each] * (stages - 2), rest // 2] if rest > 1 else None
+
+
+def _megatron_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+    """--tp-comm-overlap cuts traffic of split tokens into chunks; without them Megatron-LM switches it off."""
+    overlaps = base.overlap_tensor_parallel and sequence_parallel
+    return {
+        "overlap_tensor_parallel": overlaps,
+        "overlap_linear_traffic": overlaps,
+        "overlap_parameter_gather": base.overlap_parameter_gather and zero_stage > 0,
+    }
+
+
+def _torchtitan_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+    """FSDP2 keeps gathered weights over a pipeline's micro-batches; what does not shard has the keys of DDP."""
+    is_sharded = zero_stage > 0
+    section = (TORCHTITAN_FSDP2 if is_sharded else TORCHTITAN_DDP).section("parallelism")
+    keys = {key: value for key, value in section.items() if key not in ("gradient_reduction", "zero_stage")}
+    return {
+        "overlap_parameter_gather": False,
+        "gradient_bucket_elements": DEEPSPEED.bucket_elements(),  # that of a configuration which says none
+        "fp32_parameters": is_sharded,
+        "reshard_after_forward": not is_sharded or pipeline == 1,
+        **keys,
+    }
+
+
+def _deepspeed_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+    """Stage 3 prefetches weights layer by layer; 1 and 2 gather them after the optimizer."""
+    overlaps = base.overlap_gradient_reduction
+    return {
+        "overlap_gradient_reduction": overlaps and zero_stage > 0,
+        "overlap_parameter_gather": overlaps and zero_stage == 3,
+    }
+
+
+MEGATRON = FrameworkRules(
+    name="megatron",
+    label="Megatron-LM",
+    software=Framework.MEGATRON_LM,
+    source=(
+        "Megatron-LM megatron/training/arguments.py, validate_args: layers, with --account-for-embedding- and "
+        "--account-for-loss-in-pipeline-split, divide over stages and virtual stages; --overlap-param-gather needs the "
+        "distributed optimizer (ZeRO-1); experts with tensor parallelism need --sequence-parallel; FSDP "
+        "(--use-megatron-fsdp) is not searched. megatron/core/pipeline_parallel/schedules.py: 1F1B and interleaved "
+        "1F1B, whose micro-batches come in groups of the pipeline's size. "
+        "megatron/core/transformer/pipeline_parallel_layer_layout.py: layers of every chunk (--pipeline-model-parallel-"
+        "layout). megatron/core/parallel_state.py: expert-tensor-parallel groups of their own. "
+        "megatron/core/transformer/transformer_config.py: recompute_granularity selective or full; experts with biases "
+        "whole on a rank (core 0.19.2, num_moe_experts with add_bias_linear)"
+    ),
+    schedules=("1f1b", "interleaved_1f1b"),
+    zero_alone=(0, 1),
+    zero_with_stages=(0, 1),
+    recomputes=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL),
+    split=Split.ENDS,
+    folds_experts=True,
+    splits_biased_experts=False,
+    offloads_optimizer=True,
+)
+TORCHTITAN = FrameworkRules(
+    name="torchtitan",
+    label="torchtitan",
+    software=Framework.TORCHTITAN,
+    source=(
+        "torchtitan torchtitan/models/llama3/infra/parallelize.py: FSDP2 shards weights, kept over a pipeline's "
+        "micro-batches; DDP knows no other parallelism; tensor-parallel norms are sequence-parallel, and the loss is "
+        "vocabulary-parallel then. torchtitan/distributed/parallel_dims.py: expert-parallel ranks hold the "
+        "context-parallel ones; tensor × 2 × context parallel size divides the sequence. "
+        "torchtitan/distributed/pipeline_parallel.py: a step's samples are one round of micro-batches; the first "
+        "stages hold a layer more where layers do not divide. torchtitan/config/job_config.py: "
+        "activation_checkpoint.mode none, selective (op) or full"
+    ),
+    schedules=("1f1b", "all_forward_all_backward", "interleaved_1f1b"),
+    zero_alone=(0, 3),
+    zero_with_stages=(3,),
+    recomputes=(Recompute.NONE, Recompute.PER_OP, Recompute.FULL),
+    shards_always=True,
+    sequence_parallel=SequenceParallel.ALWAYS,
+    split=Split.ANY,
+    experts_hold_context=True,
+)
+DEEPSPEED_ENGINE = FrameworkRules(
+    name="deepspeed",
+    label="DeepSpeed",
+    software=Framework.DEEPSPEED,
+    source=(
+        "DeepSpeed deepspeed/runtime/pipe/engine.py: ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism. "
+        "deepspeed/runtime/pipe/schedule.py, TrainSchedule: 1F1B, one chunk per stage. "
+        "deepspeed/runtime/pipe/module.py: layers spread by partition_method. docs/_tutorials/autotp-training.md: "
+        "tensor_parallel.autotp_size with ZeRO 0 to 2, activations whole on every rank, and no PipelineModule. "
+        "deepspeed/sequence/layer.py: samples are split by heads (Ulysses), which is not modelled, and not around a "
+        "ring. docs/_pages/config-json.md: overlap_comm, which its users set"
+    ),
+    schedules=("1f1b",),
+    zero_alone=(0, 1, 2, 3),
+    zero_with_stages=(0, 1),
+    recomputes=(Recompute.NONE, Recompute.FULL),
+    zero_with_tensors=(0, 1, 2),
+    tensor_with_stages=False,
+    sequence_parallel=SequenceParallel.NEVER,
+    split=Split.ANY,
+    context_parallel=False,
+    expert_with_tensor=False,
+)
+RULES = {rules.name: rules for rules in (MEGATRON, TORCHTITAN, DEEPSPEED_ENGINE)}
+_FIELDS = {
+    MEGATRON.name: _megatron_fields,
+    TORCHTITAN.name: _torchtitan_fields,
+    DEEPSPEED_ENGINE.name: _deepspeed_fields,
+}
+
+
+# Software that lays runs out as one of them does; others (GPT-NeoX, FSDP trainers) have rules of their own.
+_BEHIND: dict[str, FrameworkRules] = {
+    **RULES,
+    Framework.MEGATRON_LM: MEGATRON,
+    Framework.MEGATRON_BRIDGE: MEGATRON,
+    Framework.NEMO: MEGATRON,
+    Framework.TORCHTITAN: TORCHTITAN,
+    Framework.DEEPSPEED: DEEPSPEED_ENGINE,
+}
+
+
+def rules_behind(software: Framework | str | None) -> FrameworkRules | None:
+    """Return the rules of the software that ``training.framework`` names; None where none is, or it has none here.
+
+    >>> rules_behind("nemo").label
+    'Megatron-LM'
+    """
+    return None if software is None else _BEHIND.get(software)
+
+
+def rules_of(name: str | None) -> FrameworkRules | None:
+    """Return the rules of a framework, by its name or as ``training.framework`` spells it; none where none is named.
+
+    Raises:
+        ConfigError: it is not known; the message lists those that are.
+    """
+    if name is None:
+        return None
+    rules = rules_behind(name)
+    if rules is None:
+        raise ConfigError(f"--framework is {name}; expected {', '.join(RULES)}.{nearest(name, RULES)}")
+    return rules

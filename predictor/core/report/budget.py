@@ -1,0 +1,92 @@
+"""Time, energy and cost of a whole training, from the time of one step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from predictor.core.costs.cost import Cost
+from predictor.core.hardware.hardware import Gpu, Quantity
+from predictor.core.hardware.node_power import node_power_per_gpu_w
+from predictor.core.plan.loading import Loaded
+from predictor.core.report.goodput import SECONDS_PER_HOUR, Goodput, Saved, goodput
+from predictor.core.schema.sections import BudgetSection
+from predictor.core.step.memory import step_memory
+from predictor.core.step.prediction import Prediction
+from predictor.core.workload.transformer_memory import checkpoint_bytes
+
+HOURS_PER_DAY = 24.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """A number of steps with their 90 % interval, evaluation not counted; failures and checkpoints in goodput alone.
+
+    Attributes:
+        steps: number of steps; 1 without a number of training tokens.
+        hours, low_hours, high_hours: wall time.
+        gpu_hours: wall time of all GPUs.
+        energy_kwh: of the GPUs with their share of the nodes; None where their power is not known.
+        power_per_gpu_w: behind that energy.
+        power_source: source of the power; None where it is not known.
+        price: in the currency of the price per GPU-hour; None without one.
+        goodput: of a whole training; None of a single step.
+    """
+
+    steps: int
+    hours: float
+    low_hours: float
+    high_hours: float
+    gpu_hours: float
+    energy_kwh: float | None
+    power_per_gpu_w: float | None
+    power_source: str | None
+    price: float | None
+    goodput: Goodput | None = None
+
+    @property
+    def days(self) -> float:
+        """Return the wall time in days."""
+        return self.hours / HOURS_PER_DAY
+
+
+def prediction_bill(prediction: Prediction, loaded: Loaded) -> Bill:
+    """Return the bill of a training of predicted steps."""
+    run, hardware, budget = loaded.run, loaded.system.hardware, loaded.budget
+    whole = bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, hardware.gpu, budget)
+    if budget.train_tokens is None:
+        return whole
+    on_gpu = max(memory.weights + memory.optimizer for memory in step_memory(prediction.tasks))
+    saved = Saved(whole.hours, prediction.step.us / 1e6, run.layout.num_gpus, on_gpu, checkpoint_bytes(run))
+    return replace(whole, goodput=goodput(saved, hardware, budget))
+
+
+def _power_per_gpu(gpu: Gpu, budget: BudgetSection) -> Quantity | None:
+    """Return the power of a GPU with its share of the node, in W: its limit and what a node takes beside it."""
+    if budget.power_per_gpu_w is not None:
+        return Quantity(value=budget.power_per_gpu_w, source="the configuration")
+    limit, name = (gpu.power_limit_w, "power limit") if gpu.power_limit_w is not None else (gpu.board_power_w, "board")
+    if limit is None:
+        return None
+    share = node_power_per_gpu_w(gpu)
+    source = f"{name} {limit.value:,.0f} ({limit.source}) + node {share.value:,.0f} ({share.source})"
+    return Quantity(value=limit.value + share.value, source=source)
+
+
+def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:
+    """Return the bill of a training."""
+    steps = ceil(budget.train_tokens / tokens_per_step) if budget.train_tokens is not None else 1
+    hours, low, high = (steps * us / 1e6 / SECONDS_PER_HOUR for us in (step.us, step.low_us, step.high_us))
+    power = _power_per_gpu(gpu, budget)
+    gpu_hours = hours * num_gpus
+    return Bill(
+        steps=steps,
+        hours=hours,
+        low_hours=low,
+        high_hours=high,
+        gpu_hours=gpu_hours,
+        energy_kwh=None if power is None else gpu_hours * power.value / 1000.0,
+        power_per_gpu_w=None if power is None else power.value,
+        power_source=None if power is None else power.source,
+        price=None if budget.price_per_gpu_hour is None else gpu_hours * budget.price_per_gpu_hour,
+    )

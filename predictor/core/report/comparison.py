@@ -1,0 +1,105 @@
+"""Compare predictions side by side: every part of the step, and differences from the first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from predictor.core.plan.loading import Loaded
+from predictor.core.report import json_document
+from predictor.core.report.text import LABELS, duration, milliseconds, wrapped
+from predictor.core.step.breakdown import StageParts, answers, stage_parts
+from predictor.core.step.fit import Fit, fit_on
+from predictor.core.step.memory import GIB, step_memory
+from predictor.core.step.prediction import Prediction
+
+FORMAT = "estimate-train-time/comparison/1"
+LABEL_WIDTH = 34
+FITS = {None: "", Fit.FITS: "yes", Fit.MAY_NOT_FIT: "may not", Fit.DOES_NOT_FIT: "NO"}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One prediction of a comparison, with its name."""
+
+    name: str
+    prediction: Prediction
+    loaded: Loaded
+
+    @property
+    def critical(self) -> StageParts:
+        """Return the breakdown of the critical stage."""
+        return stage_parts(self.prediction)[self.prediction.critical_stage]
+
+    @property
+    def memory(self) -> float:
+        """Return the bytes of the fullest GPU."""
+        return max(memory.total for memory in step_memory(self.prediction.tasks))
+
+
+def _notes(compared: list[Compared]) -> list[str]:
+    """Return the notes of all predictions; a note that all share has no names."""
+    said: dict[str, list[str]] = {}
+    for row in compared:
+        answered = answers(row.prediction, row.loaded.system)
+        for note in json_document.notes(row.prediction, row.loaded, answered):
+            said.setdefault(note, []).append(row.name)
+    shared = len(compared)
+    return [
+        f"Note: {note}" if len(names) == shared else f"Note on {', '.join(names)}: {note}"
+        for note, names in said.items()
+    ]
+
+
+def _published(predictions: list[Prediction]) -> list[tuple[str, list[str]]]:
+    """Return the line of steps at the ratio of published runs; none where there are no such runs."""
+    steps = [p.corrected_us for p in predictions]
+    told = ["-" if us is None else duration(us) for us in steps]
+    return [] if all(us is None for us in steps) else [("– at the ratio of published runs", told)]
+
+
+def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
+    """Return label and cells of every line."""
+    predictions = [row.prediction for row in compared]
+    first = predictions[0].step.us
+    changes = [f"{p.step.us / first - 1:+.1%}" if first > 0 else "-" for p in predictions[1:]]
+    rows = [
+        ("step", [duration(p.step.us) for p in predictions]),
+        ("– low end of the 90 % interval", [duration(p.step.low_us) for p in predictions]),
+        ("– high end", [duration(p.step.high_us) for p in predictions]),
+        *_published(predictions),
+        ("– source", [p.step.source.label for p in predictions]),
+        ("– against the first", ["", *changes]),
+        ("GPUs", [f"{p.run.layout.num_gpus:,}" for p in predictions]),
+        ("tokens/s", [f"{p.tokens_per_second:,.0f}" for p in predictions]),
+        ("MFU", [f"{p.mfu:.1%}" for p in predictions]),
+        ("memory of the fullest GPU, GiB", [f"{row.memory / GIB:.1f}" for row in compared]),
+        ("fits", [FITS[fit_on(row.memory, row.loaded.system)] for row in compared]),
+    ]
+    critical = [row.critical for row in compared]
+    for name in LABELS:
+        values = [getattr(parts, name) for parts in critical]
+        if any(abs(value) > 0.05 for value in values):
+            rows.append((f"{LABELS[name]}, ms", [milliseconds(value) for value in values]))
+    return rows
+
+
+def render(compared: list[Compared], width: int = 100) -> str:
+    """Return the comparison as a table: a column per prediction, parts of the critical stage; notes below it."""
+    rows = [("", [row.name for row in compared]), *_rows(compared)]
+    widths = [max(len(cells[i]) for _, cells in rows) + 2 for i in range(len(compared))]
+    lines = [
+        label.ljust(LABEL_WIDTH) + "".join(cell.rjust(columns) for cell, columns in zip(cells, widths, strict=True))
+        for label, cells in rows
+    ]
+    return "\n".join([*(line.rstrip() for line in lines), *wrapped(_notes(compared), width, 6)])
+
+
+def to_json(compared: list[Compared]) -> dict[str, Any]:
+    """Return the comparison for machines."""
+    return {
+        "format": FORMAT,
+        "compared": [
+            {"name": row.name, "prediction": json_document.to_json(row.prediction, row.loaded)} for row in compared
+        ],
+    }

@@ -1,0 +1,118 @@
+"""Find the published system that a configuration names: by name, by folder, or by a file of one's own."""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from predictor.core.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
+from predictor.core.base.errors import ConfigError, nearest, same_name
+from predictor.core.base.read_yaml import read_mapping
+from predictor.core.costs.published import COLLECTIVE_FOLDER, MANIFEST, OPERATOR_FOLDER
+from predictor.core.schema.own_system import OwnSystem, is_system_file, read_own
+
+
+def _gpus_by_system() -> dict[str, str]:
+    """Return the GPU of every published system."""
+    files = {name: read_mapping(REGRESSORS_FOLDER / name / "system.yaml").get("gpu") for name in systems()}
+    return {name: str(gpu.get("name")) if isinstance(gpu, dict) else "?" for name, gpu in files.items()}
+
+
+def published() -> str:
+    """Return the names of the published systems, for a message."""
+    return ", ".join(systems()) or "none"
+
+
+def others_with(gpu: str, name: str) -> list[str]:
+    """Return the published systems of a GPU but for one."""
+    return [other for other, its_gpu in _gpus_by_system().items() if its_gpu == gpu and other != name]
+
+
+def published_with_gpus() -> str:
+    """Return every published system with its GPU's name, for a message."""
+    return ", ".join(f"{name} ({gpu})" for name, gpu in _gpus_by_system().items()) or "none"
+
+
+def _names_gpu(name: str, gpu: str) -> bool:
+    """Return whether a word of a name is a GPU's model: H100 of DGX-H100, A100 of A100-80GB, but no A10 of an A100."""
+    words = re.findall("[a-z]+[0-9]+[a-z]*", name.lower())
+    return any(re.search(f"{word}([1-9][0-9]{{1,2}}gb|[^0-9]|$)", gpu.lower()) for word in words)
+
+
+def _meant(name: str) -> str:
+    """Return the systems whose GPU a name may stand for, or the system that is spelled alike, as a sentence."""
+    having = [other for other, gpu in _gpus_by_system().items() if _names_gpu(name, gpu)]
+    if len(having) > 1:
+        return f" That is the GPU of {', '.join(having[:-1])} and {having[-1]}: name one of them."
+    return f" Did you mean {having[0]}?" if having else nearest(name, systems())
+
+
+def find_folder(name: str, base: Path) -> Path:
+    """Find a folder: a published system by name, else as given from ``base``, else from the bundled data.
+
+    The case of a system's name does not count, nor do its hyphens and underscores.
+
+    Raises:
+        ConfigError: there is none; the message lists the published systems.
+    """
+    if not name.strip():
+        raise ConfigError(f"system is {name!r}; expected one of: {published()}")
+    candidates = [base / name, DATA_FOLDER / name, REGRESSORS_FOLDER / name]
+    if name in systems():
+        candidates.reverse()
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate.resolve()
+    spelled = same_name(name, systems())
+    if spelled is not None:
+        return (REGRESSORS_FOLDER / spelled).resolve()
+    raise ConfigError(
+        f"{name} is not a published system.{_meant(name)} Published: {published()}; of another GPU "
+        f"or cluster, write a file with like: and what differs (docs/configuration.md)"
+    )
+
+
+def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
+    """Return the published system of an operator or nccl folder.
+
+    Raises:
+        ConfigError: there is no such folder, or it belongs to no published system.
+    """
+    if not isinstance(value, str | PathLike) or not str(value).strip():
+        raise ConfigError(f"{key} is {value!r}; expected a folder such as ./regressors/Perlmutter/{kind}")
+    path = Path(value)
+    if path.name == kind and path.parent.name in systems():  # a system known from a data sheet has no such folder
+        system = find_folder(str(path.parent), base)
+        if (system / MANIFEST).is_file():
+            return system
+    folder = find_folder(str(value), base)
+    if folder.name != kind or not (folder.parent / MANIFEST).is_file():
+        raise ConfigError(f"{key} is {value}; expected the {kind} folder of a published system: {published()}")
+    return folder.parent
+
+
+def short_form_system(content: dict[str, Any], base: Path) -> Path:
+    """Return the published system of a short form's two folders.
+
+    Raises:
+        ConfigError: a folder belongs to no published system, or they belong to two.
+    """
+    operators = folder_of("operator_data_folder", content["operator_data_folder"], OPERATOR_FOLDER, base)
+    collectives = folder_of("nccl_data_folder", content["nccl_data_folder"], COLLECTIVE_FOLDER, base)
+    if operators != collectives:
+        raise ConfigError(
+            f"operator_data_folder is of {operators.name} and nccl_data_folder of {collectives.name}; "
+            "a run is on one system"
+        )
+    return operators
+
+
+def find_system(name: str, base: Path) -> tuple[OwnSystem | None, Path]:
+    """Return the folder of a system; of a file of one's own, what it says and the folder of what it is like."""
+    if not is_system_file(name, base):
+        return None, find_folder(name, base)
+    path = base / name
+    own = read_own(path)
+    return own, find_folder(own.like, path.parent)

@@ -1,0 +1,304 @@
+"""The sections of a full-form configuration file, validated with one-line errors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+
+from predictor.core.base.errors import ConfigError, MissingKeyError, nearest
+from predictor.core.base.read_yaml import first_error, reason, shown
+from predictor.core.base.sizes import both_names
+from predictor.core.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
+from predictor.core.schema.cuda_graphs import CudaGraphs
+from predictor.core.schema.fields import Amount, Count, HardwareNumber, Switch, names
+from predictor.core.schema.model_section import ModelSection
+from predictor.core.schema.parallelism import ParallelismSection
+from predictor.core.schema.section import Section
+from predictor.core.transforms.lora import EVERY_LINEAR, LoraTarget
+from predictor.core.workload.run_choices import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
+from predictor.core.workload.software import Framework
+
+
+def _step_precision(value: object) -> object:
+    """Refuse precisions of single operators only; pydantic's message would not explain it."""
+    if value in FP8_PRECISIONS:
+        known = f"{', '.join(STEP_PRECISIONS[:-1])} or {STEP_PRECISIONS[-1]}"
+        raise ValueError(f"whole steps in fp8 are not predicted, single operators only; expected {known}")
+    return value
+
+
+def framework_named(value: object) -> Framework | None:
+    """Return the software of a name; pydantic's message would not say which is meant.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    if value is None:
+        return None
+    if value in list(Framework):
+        return Framework(str(value))
+    if value == "megatron":  # as search's --framework spells it
+        return Framework.MEGATRON_LM
+    raise ValueError(
+        f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
+    )
+
+
+class LoraSection(Section):
+    """Low-rank adapters train, the model's own weights do not (LoRA)."""
+
+    rank: Count = Field(description="width of an adapter")
+    targets: Annotated[tuple[LoraTarget, ...], BeforeValidator(names)] = Field(
+        default=EVERY_LINEAR, description="linear layers that have an adapter; all if absent"
+    )
+    train_embeddings: Switch = Field(default=False, description="embedding and output projection train too")
+    share_expert_adapters: Switch = Field(
+        default=True, description="the experts of a rank share one adapter; false: each has its own"
+    )
+    normalize_moe_lora: Switch = Field(
+        default=False, description="rank over experts_per_token is the width of routed experts' adapters"
+    )
+    all_to_all: Switch = Field(
+        default=False,
+        description="outputs of row-parallel adapters are exchanged, not gathered (Megatron-Bridge's a2a_experimental)",
+    )
+
+
+class TrainingSection(Section):
+    """One step."""
+
+    micro_batch_size: Count = Field(description="samples per micro-batch and replica")
+    num_micro_batches: Count | None = Field(default=None, description="micro-batches per step and replica")
+    global_batch_size: Count | None = Field(default=None, description="samples per step; or give num_micro_batches")
+    precision: Annotated[Literal["fp16", "bf16", "fp32"], BeforeValidator(_step_precision)] = Field(
+        default="bf16", description="element type of activations; another if the system does not answer in it"
+    )
+    recompute: Recompute = Field(default=Recompute.NONE, description="activation recomputation")
+    partition_activations: Switch = Field(default=False, description="checkpoints split over tensor-parallel ranks")
+    recompute_stops_early: Switch = Field(
+        default=False,
+        description="a layer is computed again up to its last saved activation only (torch's non-reentrant checkpoint)",
+    )
+    synchronize_each_layer: Switch = Field(default=False, description="host waits for the device after every layer")
+    gemm_recipe: GemmRecipe | None = Field(
+        default=None, description="low precision of the linear layers' products (Transformer Engine's recipes)"
+    )
+    fp8_attention: Switch = Field(
+        default=False,
+        description="exact attention runs in 8 bits too, in the layers of gemm_recipe (Transformer Engine's fp8_dpa)",
+    )
+    layers_in_16_bits_at_start: Amount = Field(default=0, description="first layers that the recipe leaves out")
+    layers_in_16_bits_at_end: Amount = Field(default=0, description="last layers that the recipe leaves out")
+    tf32: Switch = Field(default=False, description="products of fp32 matrices run in TF32")
+    recompute_num_layers: Count | None = Field(
+        default=None, description="layers of each model chunk that recompute applies to; all if absent"
+    )
+    recompute_every: Count = Field(default=1, description="recompute applies to every such layer (torchtitan: 2)")
+    recompute_group_layers: Count = Field(
+        default=1, description="layers that full recomputation runs at once; only the first one's input is kept"
+    )
+    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(names)] = Field(
+        default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
+    )
+    lora: LoraSection | None = Field(default=None, description="adapters train, base weights do not; all if absent")
+    document_tokens: Count | None = Field(
+        default=None, description="mean tokens of the documents packed into a sample; attention stays inside one"
+    )
+    mean_sequence_length: Count | None = Field(
+        default=None, description="mean tokens of a sample whose padding is left out; model.sequence_length if absent"
+    )
+    compiled: Switch = Field(default=False, description="torch.compile: element-wise kernels are fused")
+    fused_gradient_accumulation: Switch = Field(
+        default=False,
+        description="products of weight gradients add to those of earlier micro-batches themselves (Megatron-LM)",
+    )
+    attention_kernel: AttentionKernel | None = Field(
+        default=None, description="kernel of flash attention; the one that the system was measured with if absent"
+    )
+    blocking_launches: Switch = Field(
+        default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
+    )
+    cuda_graphs: CudaGraphs = Field(default=False, description="kernels, or modules, launched by CUDA graphs")
+    fused_experts: Switch = Field(default=False, description="the products of all experts are one kernel each")
+    offload_optimizer: float = Field(
+        default=0.0,
+        strict=True,
+        ge=0.0,
+        le=1.0,
+        description="share of the optimizer's states that is kept and updated in host memory (Adam on the CPU)",
+    )
+    overlap_optimizer_offload: Switch = Field(
+        default=False,
+        description="gradients and weights travel beside the CPU's update (Megatron-LM's "
+        "--overlap-cpu-optimizer-d2h-h2d)",
+    )
+    offload_activation_layers: Amount = Field(
+        default=0, description="layers of each model chunk whose activations travel to host memory and back"
+    )
+    offload_modules: Annotated[tuple[OffloadModule, ...], BeforeValidator(names)] = Field(
+        default=(), description="modules of every layer whose inputs do (Megatron-LM's fine-grained offloading)"
+    )
+    optimizer_state_bytes: float | None = Field(
+        default=None,
+        strict=True,
+        ge=0,
+        le=64,
+        description="bytes of optimizer state per parameter; fp32 weights and two fp32 moments if absent",
+    )
+    framework: Annotated[Framework | None, BeforeValidator(framework_named)] = Field(
+        default=None,
+        description="software that trains: its defaults are those of the run, the interval is that of its published "
+        "runs, and what only its own code does is counted; pytorch: a program of one's own, with no such defaults",
+    )
+
+
+class ClusterSection(Section):
+    """The cluster, where it differs from the published system."""
+
+    power_limit_w: HardwareNumber | None = Field(default=None, description="power limit of one GPU")
+    memory_bandwidth_gb_per_s: HardwareNumber | None = Field(default=None, description="of one GPU's memory")
+    memory_gib: HardwareNumber | None = Field(default=None, description="memory of one GPU")
+    intra_node_gb_per_s: HardwareNumber | None = Field(
+        default=None, description="links of a GPU inside its node, per direction"
+    )
+    inter_node_gb_per_s: HardwareNumber | None = Field(
+        default=None, description="a GPU's share of the network, per direction"
+    )
+    host_gb_per_s: HardwareNumber | None = Field(
+        default=None, description="between host memory and one GPU, per direction"
+    )
+    host_memory_gb_per_s: HardwareNumber | None = Field(default=None, description="memory of one node's CPUs together")
+    network_oversubscription: float = Field(
+        default=1.0,
+        strict=True,
+        ge=1.0,
+        le=1000.0,
+        description="bandwidth of the nodes over that of the network's core",
+    )
+    gpus_per_domain: Count | None = Field(default=None, description="GPUs of one NVLink domain; the system's if absent")
+    rank_spread: HardwareNumber | None = Field(
+        default=None,
+        description="standard deviation of the time of computing over GPUs; 0.015 if absent",
+    )
+
+
+def _waits(value: object) -> object:
+    """Refuse checkpoints that cost nothing, which would be taken all the time."""
+    if isinstance(value, int | float) and value <= 0:
+        raise ValueError("expected more than 0 seconds; leave it out for a checkpoint that is written beside training")
+    return value
+
+
+class BudgetSection(Section):
+    """Cost of a whole training; no effect on the time of a step."""
+
+    train_tokens: float | None = Field(default=None, strict=True, gt=0, le=1e18, description="tokens to train on")
+    price_per_gpu_hour: float | None = Field(default=None, strict=True, ge=0, le=1e6, description="in any currency")
+    power_per_gpu_w: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e5,
+        description="mean draw of a GPU with its share of the node; board's limit and a node's share if absent",
+    )
+    mtbf_per_gpu_hours: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e12,
+        description="GPU-hours between interruptions; those of Llama 3's training if absent",
+    )
+    restart_minutes: float | None = Field(
+        default=None, strict=True, gt=0, le=1e5, description="from a failure to the first new step; 10 if absent"
+    )
+    checkpoint_seconds: Annotated[float | None, BeforeValidator(_waits)] = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e6,
+        description="that training waits for a checkpoint; states over the host link, 6.3 s at least, if absent",
+    )
+    storage_gb_per_s: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e9,
+        description="checkpoints written or read by all GPUs together; 0.122 for each GPU if absent",
+    )
+    checkpoint_interval_minutes: float | None = Field(
+        default=None, strict=True, gt=0, le=1e7, description="between checkpoints; Daly's optimum if absent"
+    )
+
+
+NO_BUDGET = BudgetSection()
+AS_PUBLISHED = ClusterSection()
+
+
+class RunConfig(Section):
+    """A configuration file in its full form."""
+
+    system: str = Field(description="published system by name, or the path of its folder")
+    gpu: str | None = Field(default=None, description="its GPU; checked if given")
+    model: ModelSection
+    parallelism: ParallelismSection = ParallelismSection()
+    training: TrainingSection
+    budget: BudgetSection = NO_BUDGET
+    cluster: ClusterSection = Field(default=AS_PUBLISHED, description="where it differs from the published system")
+
+
+def _known_keys(location: tuple[str | int, ...]) -> list[str]:
+    """Return the keys that are legal where a validation error occurred."""
+    model: type[BaseModel] = RunConfig
+    for part in location:
+        field = model.model_fields.get(str(part))
+        choices = get_args(field.annotation) or (field.annotation,) if field is not None else ()
+        sections = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, BaseModel)]
+        if not sections:
+            break
+        model = sections[0]
+    return list(model.model_fields)
+
+
+def explain(error: ValidationError, is_short: bool = False) -> ConfigError | MissingKeyError:
+    """Return an error of pydantic's as one line with the remedy.
+
+    Args:
+        error: of the validation.
+        is_short: the configuration has the short form, which has no sections.
+    """
+    first = first_error(error)
+    parts = [str(part) for part in first["loc"] if not str(part).startswith(("tuple[", "literal["))]
+    depth = max((i for i, part in enumerate(parts) if not part.isdigit()), default=0)
+    section = "" if is_short else "".join(f"{part}." for part in parts[:depth])
+    where = section + both_names(parts[depth]) + "".join(f" [{part}]" for part in parts[depth + 1 :])
+    known = _known_keys(first["loc"][:-1])
+    if first["type"] == "missing":
+        return MissingKeyError(f"{where} is missing; it is required")
+    if first["type"] == "extra_forbidden":
+        return ConfigError(f"{where} is not a known key.{nearest(parts[depth], known)} Known here: {', '.join(known)}")
+    value = shown(first["input"])
+    if first["type"] == "model_type":
+        return ConfigError(f"{where} is {value}; it needs keys: {', '.join(_known_keys(first['loc']))}")
+    return ConfigError(f"{where} is {value}: {reason(first)}")
+
+
+def section_of(name: str) -> type[Section]:
+    """Return the class of a section by its key."""
+    kind = RunConfig.model_fields[name].annotation
+    assert isinstance(kind, type)
+    assert issubclass(kind, Section)
+    return kind
+
+
+def validate(content: dict[str, Any], is_short: bool = False) -> RunConfig:
+    """Check a full-form configuration; ``is_short`` where it was expanded from a short one.
+
+    Raises:
+        MissingKeyError: a required key is absent.
+        ConfigError: a key is unknown or a value is not allowed.
+    """
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        raise explain(error, is_short) from None

@@ -1,0 +1,88 @@
+"""Time tasks in sequence, and traffic beside them: what stays exposed, and how much longer the kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from predictor.core.costs.cost import ZERO, Cost, Source
+from predictor.core.costs.interference import NO_SLOWDOWN, Call, Slowdown, calibrated_slowdown, slowdown
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.step.overlap import beside, shorter_cost, without_part
+from predictor.core.workload.tasks import Overlap, Part, Task
+
+
+def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
+    """Return the cost of tasks in sequence."""
+    if not tasks:
+        return ZERO
+    us = low_us = high_us = 0.0
+    source = Source.MEASURED
+    for _, operator, direction, shape, times, _, _ in tasks:
+        cost = system.cost(operator, direction, shape)
+        us += cost.us * times
+        low_us += cost.low_us * times
+        high_us += cost.high_us * times
+        if cost.source > source:
+            source = cost.source
+    return Cost(us, low_us, high_us, source)
+
+
+def slowdown_beside(system: PublishedSystem, traffic: Sequence[Task]) -> Slowdown:
+    """Return how many times as long tasks take beside traffic."""
+    calls = [
+        Call(operator, shape, system.cost(operator, direction, shape).us * times)
+        for _, operator, direction, shape, times, _, _ in traffic
+    ]
+    return calibrated_slowdown(slowdown(system.hardware, calls), system.hardware)
+
+
+class BesideTime(NamedTuple):
+    """Traffic beside a pass's tasks.
+
+    Attributes:
+        exposed: what outlasts them, by part.
+        hidden: what they hide, by part.
+        slowed: how much longer they take.
+    """
+
+    exposed: dict[Part, Cost]
+    hidden: dict[Part, Cost]
+    slowed: Cost
+
+
+def _add(costs: dict[Part, Cost], part: Part, cost: Cost) -> None:
+    costs[part] = costs[part] + cost if part in costs else cost
+
+
+def _divided(cost: Cost, by: Slowdown) -> Cost:
+    """Return the work that kernels do beside traffic of a duration."""
+    return Cost(cost.us / by.factor, cost.low_us / by.high, cost.high_us / by.low, cost.source)
+
+
+def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[Overlap]) -> BesideTime:
+    """Return the exposed and the hidden traffic beside a pass's tasks, and how it slows them.
+
+    Args:
+        system: times the traffic.
+        computing: time of the pass's computation.
+        overlaps: in the order in which they hide behind it.
+    """
+    exposed: dict[Part, Cost] = {}
+    hidden: dict[Part, Cost] = {}
+    slowed = ZERO
+    for overlap in overlaps:
+        if not overlap.traffic:
+            continue
+        traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
+        slower = slowdown_beside(system, overlap.traffic) if overlap.slows else NO_SLOWDOWN
+        added = beside(traffic, shorter_cost(behind, computing), slower, overlap.buckets)
+        within = without_part(traffic, added.exposed)
+        if not overlap.own_link:
+            computing = without_part(computing, _divided(within, slower))
+        part = overlap.traffic[0].part
+        _add(exposed, part, added.exposed)
+        _add(hidden, part, within)
+        if added.slowed.high_us:
+            slowed = slowed + added.slowed
+    return BesideTime(exposed, hidden, slowed)

@@ -1,0 +1,96 @@
+"""Tokens on their way to their experts and back, by the dispatcher that moves them.
+
+``all_to_all`` sends a copy of a token for each of its experts. ``deepep`` and ``hybridep`` send one copy to each rank
+that holds any of them, and between nodes one copy to each node, which its ranks pass on over NVLink while the next
+arrives; on the way back a rank adds up what its experts made of a token before it sends the sum. ``all_gather`` brings
+all tokens to all ranks and scatters the sums. Copies, of NVLink as of the network, are priced as NCCL's collectives of
+the same bytes: HybridEP's own table has 0.97 to 1.2 times the rate of NCCL's all-to-all inside a node of eight B200
+(735 and 674 GB/s, bf16), DeepEP's 0.8 to 1.0 times (deepseek-ai/DeepEP, docs/README_Hybrid-EP.md).
+Source: Megatron-LM core/transformer/moe/token_dispatcher.py and fused_a2a.py; DeepSeek-AI 2024, arXiv:2412.19437,
+section 3.2.2.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import prod
+
+from predictor.core.workload.architecture import MixtureOfExperts
+from predictor.core.workload.layer_call import LayerCall
+from predictor.core.workload.layout import Layout
+from predictor.core.workload.tasks import Part, Task, collective_task
+
+
+class ExpertDispatcher(StrEnum):
+    """How tokens travel between expert-parallel ranks (Megatron-LM's --moe-token-dispatcher-type)."""
+
+    ALL_TO_ALL = "all_to_all"
+    ALL_GATHER = "all_gather"
+    DEEPEP = "deepep"
+    HYBRIDEP = "hybridep"
+
+    @property
+    def sends_one_copy(self) -> bool:
+        """Return whether a token travels once to a rank, however many of its experts are there."""
+        return self in (ExpertDispatcher.DEEPEP, ExpertDispatcher.HYBRIDEP)
+
+
+def visited(experts: MixtureOfExperts, groups: int) -> float:
+    """Return in how many of equal groups of experts a token's choices lie, on average over all choices.
+
+    >>> round(visited(MixtureOfExperts(128, 8, 768), groups=8), 2)
+    5.35
+    """
+    held = experts.num_experts / groups
+    none_here = prod(max(0.0, 1.0 - held / (experts.num_experts - i)) for i in range(experts.experts_per_token))
+    return groups * (1.0 - none_here)
+
+
+def busiest(experts: MixtureOfExperts, layout: Layout) -> float:
+    """Return the tokens of the busiest rank over the even share.
+
+    A capacity pads or cuts every expert to its own. Where every rank has all experts no rank can be busier than
+    another, and where it has 1/ep of them not more than ep times as busy as on average.
+    """
+    if experts.capacity_factor is not None:
+        return experts.capacity_factor
+    return min(experts.load_imbalance, float(layout.expert_parallel_size))
+
+
+def routed_share(experts: MixtureOfExperts, layout: Layout) -> float:
+    """Return how many tokens the busiest rank's experts see for each token that a rank has."""
+    return experts.experts_per_token * busiest(experts, layout)
+
+
+def received_share(experts: MixtureOfExperts, layout: Layout, dispatcher: ExpertDispatcher) -> float:
+    """Return how many rows arrive on the busiest rank for each token that a rank has."""
+    if dispatcher is ExpertDispatcher.ALL_GATHER:
+        return float(layout.expert_parallel_size)
+    if dispatcher.sends_one_copy:
+        return visited(experts, layout.expert_parallel_size) * busiest(experts, layout)
+    return routed_share(experts, layout)
+
+
+def gathered_sums(experts: MixtureOfExperts, layout: Layout, dispatcher: ExpertDispatcher) -> float:
+    """Return the tensor-parallel sums of routed tokens of a pass, in activations' worth of tokens."""
+    if dispatcher is ExpertDispatcher.ALL_GATHER:
+        return float(layout.expert_parallel_size)
+    return routed_share(experts, layout)
+
+
+def exchange_tasks(
+    experts: MixtureOfExperts, call: LayerCall, layout: Layout, dispatcher: ExpertDispatcher
+) -> list[Task]:
+    """Return the traffic of one pass: tokens to their experts, outputs back; backward the same in turn."""
+    group = layout.expert_group()
+    own = call.unsplit_tokens * experts.token_width(call.hidden_size) * call.element_bytes
+    if dispatcher is ExpertDispatcher.ALL_GATHER:
+        return [
+            *collective_task("all_gather", own, group, Part.EXPERT_PARALLEL),
+            *collective_task("reduce_scatter", own, group, Part.EXPERT_PARALLEL),
+        ]
+    copies = routed_share(experts, layout)
+    if dispatcher.sends_one_copy:
+        places = group.nodes if group.nodes > 1 else group.ranks
+        copies = visited(experts, places) * busiest(experts, layout)
+    return collective_task("all_to_all", own * copies, group, Part.EXPERT_PARALLEL, 2)

@@ -1,0 +1,227 @@
+"""Defaults of training frameworks, as values with their sources: what a run takes where its configuration says nothing.
+
+Names are those of a configuration's keys. A field of None is not the framework's to decide: the configuration's own
+default holds there. ``defaults_of`` says which value a framework has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.software import Framework
+
+SECTIONS = {
+    "model": ("fused_side_kernels", "fused_rope", "normalization", "loss"),
+    "parallelism": (
+        "layers_per_stage",
+        "zero_stage",
+        "overlap_gradient_reduction",
+        "overlap_parameter_gather",
+        "overlap_tensor_parallel",
+        "overlap_linear_traffic",
+        "blocking_transfers",
+        "gradient_reduction",
+        "gradient_bucket_elements",
+        "fp32_gradients",
+        "fp32_parameters",
+        "reshard_after_forward",
+    ),
+    "training": ("precision", "recompute", "synchronize_each_layer", "fused_gradient_accumulation", "compiled"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FrameworkDefaults:
+    """What one framework does by default.
+
+    Attributes:
+        name: as its users write it.
+        source: where its code or documentation says so.
+        fused_rms_norm: an RMSNorm is one kernel.
+        bucket_elements_per_replica: a gradient bucket has at least so many elements per replica.
+    """
+
+    name: str
+    source: str
+    fused_side_kernels: bool | None = None
+    fused_rope: bool | None = None
+    fused_rms_norm: bool | None = None
+    layers_per_stage: str | None = None
+    zero_stage: int | None = None
+    overlap_gradient_reduction: bool | None = None
+    overlap_parameter_gather: bool | None = None
+    overlap_tensor_parallel: bool | None = None
+    overlap_linear_traffic: bool | None = None
+    blocking_transfers: bool | None = None
+    gradient_reduction: str | None = None
+    gradient_bucket_elements: int | None = None
+    bucket_elements_per_replica: int = 0
+    fp32_gradients: bool | None = None
+    fp32_parameters: bool | None = None
+    reshard_after_forward: bool | None = None
+    precision: str | None = None
+    recompute: Recompute | None = None
+    synchronize_each_layer: bool | None = None
+    fused_gradient_accumulation: bool | None = None
+    compiled: bool | None = None
+    loss: str | None = None
+
+    def section(self, name: str, normalization: str | None = None) -> dict[str, Any]:
+        """Return what the framework decides of a configuration's section (model, parallelism or training).
+
+        Args:
+            name: of the section.
+            normalization: the model's; a fused kernel takes the place of ``rms_norm``.
+        """
+        fused = "fused_rms_norm" if self.fused_rms_norm and normalization == "rms_norm" else None
+        decided = {key: fused if key == "normalization" else getattr(self, key) for key in SECTIONS[name]}
+        return {
+            key: str(value) if isinstance(value, StrEnum) else value
+            for key, value in decided.items()
+            if value is not None
+        }
+
+    def bucket_elements(self, data_parallel_size: int = 1) -> int:
+        """Return the gradient elements of one reduction.
+
+        Raises:
+            ValueError: this framework reduces without buckets of a set size.
+        """
+        if self.gradient_bucket_elements is None:
+            raise ValueError(f"{self.name} sets no size of gradient buckets")
+        return max(self.gradient_bucket_elements, self.bucket_elements_per_replica * data_parallel_size)
+
+
+DEEPSPEED = FrameworkDefaults(
+    name="DeepSpeed",
+    source="deepspeed/runtime/zero/config.py: reduce_scatter, reduce_bucket_size, overlap_comm (stage 3 only)",
+    overlap_gradient_reduction=False,
+    overlap_parameter_gather=False,
+    gradient_reduction="reduce_scatter",
+    gradient_bucket_elements=500_000_000,
+)
+DEEPSPEED_ZERO_3 = replace(
+    DEEPSPEED, name="DeepSpeed ZeRO-3", overlap_gradient_reduction=True, overlap_parameter_gather=True
+)
+# The layers' split: deepspeed/runtime/pipe/module.py before 0.11, pipe_partition_method "type:transformer|mlp".
+GPT_NEOX = FrameworkDefaults(
+    name="GPT-NeoX on DeepSpeed",
+    source=(
+        "gpt-neox megatron/neox_arguments/neox_args.py (pipe_partition_method) and configs/*.yml "
+        "(checkpoint-activations, checkpoint-num-layers 1, synchronize-each-layer)"
+    ),
+    layers_per_stage="gpt_neox",
+    recompute=Recompute.FULL,
+    synchronize_each_layer=True,
+)
+MEGATRON_LM = FrameworkDefaults(
+    name="Megatron-LM",
+    source="Megatron-LM megatron/core/distributed/distributed_data_parallel.py, megatron/training/arguments.py",
+    overlap_gradient_reduction=False,
+    overlap_parameter_gather=False,
+    overlap_tensor_parallel=False,
+    gradient_bucket_elements=40_000_000,
+    bucket_elements_per_replica=1_000_000,
+)
+# How it trains in bf16 today, its distributed optimizer included: traffic beside computing wherever it can be, side
+# kernels fused, gradients in fp32 and scattered. 1F1B's messages block (overlap_p2p_comm is for interleaved stages
+# only). NVIDIA's recipes fuse the loss, of whose two implementations releases from core 0.18.2 on accept their own
+# (--cross-entropy-fusion-impl native).
+MEGATRON_LM_BF16 = replace(
+    MEGATRON_LM,
+    name="Megatron-LM in bf16",
+    fused_side_kernels=True,
+    fused_rope=True,
+    fused_rms_norm=True,
+    overlap_gradient_reduction=True,
+    overlap_parameter_gather=True,
+    overlap_tensor_parallel=True,
+    gradient_reduction="reduce_scatter",
+    fp32_gradients=True,
+    precision="bf16",
+    fused_gradient_accumulation=True,
+    loss="fused_native",
+)
+FSDP2 = FrameworkDefaults(
+    name="PyTorch FSDP2",
+    source="torch/distributed/fsdp/_fully_shard: fully_shard(reshard_after_forward=True), prefetch of one layer",
+    zero_stage=3,
+    overlap_gradient_reduction=True,
+    overlap_parameter_gather=True,
+    gradient_reduction="reduce_scatter",
+)
+TORCHTITAN_FSDP2 = replace(
+    FSDP2,
+    name="torchtitan with FSDP2",
+    source="torchtitan/config: mixed_precision_reduce knows float32 only; torch/distributed/fsdp/_fully_shard",
+    fp32_gradients=True,
+)
+TORCHTITAN_DDP = FrameworkDefaults(
+    name="torchtitan with DDP",
+    source="torchtitan/models/llama3/infra/parallelize.py: replicate(bucket_cap_mb=100), gradients in float32",
+    zero_stage=0,
+    overlap_gradient_reduction=True,
+    gradient_reduction="all_reduce",
+    gradient_bucket_elements=100 * 2**20 // 4,
+    fp32_gradients=True,
+)
+PYTORCH_DDP = replace(
+    TORCHTITAN_DDP,
+    name="PyTorch DDP",
+    source="torch/nn/parallel/distributed.py: bucket_cap_mb=25; torch.autocast leaves gradients in float32",
+    gradient_bucket_elements=25 * 2**20 // 4,
+)
+# torchtitan compiles, and its FSDP2 shards the optimizer's own fp32 weights.
+TORCHTITAN = replace(
+    TORCHTITAN_FSDP2, name="torchtitan", fp32_parameters=True, precision="bf16", compiled=True, loss="torch"
+)
+TORCHTITAN_REPLICATED = replace(
+    TORCHTITAN_DDP, name="torchtitan, replicated", precision="bf16", compiled=True, loss="torch"
+)
+# Its users set overlap_comm (docs/_pages/config-json.md); stage 3 gathers weights layer by layer.
+DEEPSPEED_BF16 = replace(DEEPSPEED, name="DeepSpeed in bf16", overlap_gradient_reduction=True, precision="bf16")
+DEEPSPEED_BF16_ZERO_3 = replace(DEEPSPEED_ZERO_3, name="DeepSpeed ZeRO-3 in bf16", precision="bf16")
+PYTORCH = FrameworkDefaults(
+    name="PyTorch", source="none: a program of one's own does what its configuration says, and nothing else"
+)
+FRAMEWORKS = (
+    GPT_NEOX,
+    DEEPSPEED,
+    DEEPSPEED_ZERO_3,
+    MEGATRON_LM,
+    MEGATRON_LM_BF16,
+    FSDP2,
+    TORCHTITAN_FSDP2,
+    TORCHTITAN_DDP,
+    PYTORCH_DDP,
+    TORCHTITAN,
+    TORCHTITAN_REPLICATED,
+    DEEPSPEED_BF16,
+    DEEPSPEED_BF16_ZERO_3,
+    PYTORCH,
+)
+BY_FRAMEWORK = {
+    Framework.MEGATRON_LM: MEGATRON_LM_BF16,
+    Framework.MEGATRON_BRIDGE: MEGATRON_LM_BF16,
+    Framework.NEMO: MEGATRON_LM_BF16,
+    Framework.TORCHTITAN: TORCHTITAN,
+    Framework.DEEPSPEED: DEEPSPEED_BF16,
+}
+# Of a ZeRO stage that the framework runs with another wrapper or other buckets.
+AT_ZERO_STAGE = {
+    (Framework.TORCHTITAN, 0): TORCHTITAN_REPLICATED,
+    (Framework.DEEPSPEED, 3): DEEPSPEED_BF16_ZERO_3,
+}
+
+
+def defaults_of(framework: Framework, zero_stage: object = None) -> FrameworkDefaults:
+    """Return what a framework does by default; of one whose defaults are not known what PyTorch does.
+
+    >>> defaults_of(Framework.NEMO).name
+    'Megatron-LM in bf16'
+    """
+    other = AT_ZERO_STAGE.get((framework, zero_stage)) if isinstance(zero_stage, int) else None
+    return BY_FRAMEWORK.get(framework, PYTORCH) if other is None else other

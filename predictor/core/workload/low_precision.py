@@ -1,0 +1,98 @@
+"""Low precision of a run: which recipe its layers follow, what its casts and its gathers move."""
+
+from __future__ import annotations
+
+from predictor.core.costs.operator import BOTH, Direction
+from predictor.core.costs.work import PRECISION_BYTES
+from predictor.core.transforms.low_precision import LowPrecision
+from predictor.core.workload.recipes import ONE_LAYOUT, READ, RECIPES, Casts, Recipe
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.switches import LayerKind
+from predictor.core.workload.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task
+
+
+def recipe_of(run: TrainingRun, kind: LayerKind) -> Recipe | None:
+    """Return the recipe of a kind of layer; None where its products run in the step's precision."""
+    if run.gemm_recipe is None or kind.in_16_bits:
+        return None
+    plain = RECIPES[run.gemm_recipe]
+    return plain if run.transposes_fp8 or run.compiled else ONE_LAYOUT.get(run.gemm_recipe, plain)
+
+
+def casts(run: TrainingRun, recipe: Recipe) -> Casts:
+    """Return what casting costs: torchao's kernels where the model is compiled, else Transformer Engine's."""
+    return recipe.torchao if run.compiled else recipe.transformer_engine
+
+
+def gathers_cast_weights(run: TrainingRun) -> bool:
+    """Return whether weights are cast where they are updated, and arrive so on the ranks that share them out."""
+    return run.gather_precision == "fp8"
+
+
+def keeps_cast_weights(run: TrainingRun) -> bool:
+    """Return whether weights are cast once a step: Transformer Engine keeps them for later micro-batches.
+
+    Weights that are shared out are freed after use, and torchao keeps none. Source: Transformer Engine,
+    pytorch/module/base.py, get_weight_workspace; Megatron-LM, is_first_microbatch.
+    """
+    return run.zero_stage < 3 and not run.compiled
+
+
+def _weight_bytes(run: TrainingRun, recipe: Recipe, direction: Direction) -> float:
+    """Return the bytes per weight of casting it in one pass; of transposing it where it arrives cast."""
+    cost = casts(run, recipe)
+    if gathers_cast_weights(run):
+        return recipe.transposed if direction is BACKWARD else 0.0
+    if direction is FORWARD:
+        return cost.weight
+    return cost.weight_again or (0.0 if keeps_cast_weights(run) else cost.weight)
+
+
+def layer_precision(run: TrainingRun, kind: LayerKind) -> LowPrecision | None:
+    """Return how a kind of layer runs its products in few bits; None where they run in the step's precision."""
+    recipe = recipe_of(run, kind)
+    if recipe is None:
+        return None
+    each_pass = (0.0, 0.0)
+    if not keeps_cast_weights(run):
+        each_pass = _weight_bytes(run, recipe, Direction.FORWARD), _weight_bytes(run, recipe, Direction.BACKWARD)
+    keeps_casts = not run.compiled and run.lora is None  # what adapters read is kept in 16 bits
+    return LowPrecision(recipe, casts(run, recipe), each_pass, run.fused_experts, keeps_casts)
+
+
+def step_weight_casts(run: TrainingRun, stage: int) -> list[Task]:
+    """Return the casts of a stage's weights once a step, where they are kept cast for all micro-batches."""
+    if run.gemm_recipe is None or not keeps_cast_weights(run):
+        return []
+    size_bytes = 0.0
+    for kind, count in run.stage_kinds(stage).items():
+        recipe = recipe_of(run, kind)
+        if recipe is not None:
+            per_weight = sum(_weight_bytes(run, recipe, direction) for direction in BOTH)
+            size_bytes += count * run.layer_parameters(kind).held.total * per_weight
+    if not size_bytes:
+        return []
+    return [parameter_stream_task("weight_casts", size_bytes, run.call(), Part.OPTIMIZER)]
+
+
+def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
+    """Return the bytes that tensor-parallel ranks gather over those of 16-bit activations.
+
+    Inputs of column-parallel products and gradients of row-parallel ones are cast before they are gathered.
+    Source: Transformer Engine, pytorch/distributed.py, gather_along_first_dim with a quantizer; torchtitan,
+    float8 tensor parallelism.
+    """
+    recipe = recipe_of(run, kind)
+    return 1.0 if recipe is None else recipe.gathered / READ
+
+
+def gather_bytes(run: TrainingRun) -> float:
+    """Return the bytes of one weight on its way to other ranks."""
+    return PRECISION_BYTES[run.gather_precision or run.precision]
+
+
+def product_precision(run: TrainingRun) -> str:
+    """Return the precision of the run's linear layers."""
+    if run.gemm_recipe is not None:
+        return RECIPES[run.gemm_recipe].product
+    return "tf32" if run.tf32 and run.precision == "fp32" else run.precision

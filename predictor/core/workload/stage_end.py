@@ -1,0 +1,67 @@
+"""What a stage runs after its last micro-batch: gradient reduction, optimizer step, parameter gathering."""
+
+from __future__ import annotations
+
+from predictor.core.costs.catalogue import catalogue
+from predictor.core.rows import FP32_BYTES
+from predictor.core.workload.low_precision import gather_bytes, step_weight_casts
+from predictor.core.workload.offload import update
+from predictor.core.workload.rank_parameters import RankParameters
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.sharded_step import shared_once
+from predictor.core.workload.sharding import groups_of, reduction_tasks, shares_once
+from predictor.core.workload.step_tasks import EndTasks
+from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
+
+# Per parameter around Adam in mixed precision, sharded: overflow check (widen, isnan, isinf and their reduction: 36),
+# norm (widen to fp64 and reduce: 18), flatten and widen the gradient (10), unscale and clip (8), narrow the new
+# weights (6). Source: DeepSpeed runtime/zero/stage_1_and_2.py, step(), _has_inf_or_nan, get_grad_norm_direct.
+SHARDED_MIXED_PRECISION_BYTES = 36 + 18 + 10 + 8 + 6
+# The same, replicated: widen the gradient (6), unscale and check in one kernel (8), norm (4), clip (8), narrow (6).
+# Source: Megatron-LM optimizer/optimizer.py, Float16OptimizerWithFloat16Params.step.
+REPLICATED_MIXED_PRECISION_BYTES = 6 + 8 + 4 + 8 + 6
+# Of fp32 weights and gradients only the norm (4) and the clipping (8) remain.
+CLIPPING_BYTES = 4 + 8
+
+
+def _around_optimizer(run: TrainingRun, parameters: int) -> Task:
+    """Return the passes over gradients and weights beside the optimizer's own."""
+    if run.element_bytes == FP32_BYTES or run.fp32_parameters:
+        return parameter_stream_task("gradient_clipping", parameters * CLIPPING_BYTES, run.call(), Part.OPTIMIZER)
+    per_parameter = SHARDED_MIXED_PRECISION_BYTES if run.zero_stage >= 1 else REPLICATED_MIXED_PRECISION_BYTES
+    return parameter_stream_task("mixed_precision", parameters * per_parameter, run.call(), Part.OPTIMIZER)
+
+
+def _tied_reduction(run: TrainingRun, stage: int) -> list[Task]:
+    """Return the sum of the first and the last stage's gradients of a shared embedding."""
+    last = run.last_stage
+    is_shared = run.model.tied_embeddings or run.model.num_mtp_layers
+    trains = run.lora is None or run.lora.train_embeddings
+    if not (is_shared and trains) or not last or stage not in (0, last):
+        return []
+    size_bytes = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.gradient_bytes
+    return collective_task("all_reduce", size_bytes, run.layout.first_and_last_stage(), Part.DATA_PARALLEL)
+
+
+def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTasks:
+    """Return what a stage of so many parameters runs after its last micro-batch."""
+    reduction: list[Task] = []
+    gather: list[Task] = []
+    owned = 0
+    for group in groups_of(run, parameters):
+        share = -(-group.parameters // group.sharing.ranks) if run.zero_stage >= 1 else group.parameters
+        owned += share
+        if run.zero_stage < 2:
+            reduction += reduction_tasks(run, group)
+        if run.zero_stage in (1, 2):
+            gather += collective_task("all_gather", share * gather_bytes(run), group.sharing, Part.DATA_PARALLEL)
+    on_gpu, on_host = update(run, owned)
+    optimizer = [_around_optimizer(run, owned), *step_weight_casts(run, stage)]
+    if on_gpu or on_host is None:
+        step = catalogue()["optimizer_step"]
+        optimizer.insert(0, Task("optimizer_step", step, FORWARD, (on_gpu, 1), 1.0, Part.OPTIMIZER, 1))
+    buckets = -(-parameters.total // run.gradient_bucket_elements)
+    if shares_once(run):
+        gather, reduction, copies, buckets = shared_once(run, stage, parameters)
+        optimizer += copies
+    return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets, on_host)

@@ -1,0 +1,166 @@
+"""Expand a transformer's run into step tasks, every distinct part once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.transforms.graphs import graph_launches, overhead_share
+from predictor.core.transforms.recomputation import of_layer, recomputed_layers
+from predictor.core.workload.accumulation import accumulation_tasks
+from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.layer import layer_of
+from predictor.core.workload.low_precision_memory import cast_weights
+from predictor.core.workload.offload import offloaded_share, with_offloading
+from predictor.core.workload.pipeline import pipeline
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.sharding import Passes, first_differs, overlaps_gather, sharded
+from predictor.core.workload.stage_end import stage_end
+from predictor.core.workload.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
+from predictor.core.workload.tasks import PassTasks, Task, share_of
+from predictor.core.workload.transformer import Attention, LayerKind
+from predictor.core.workload.transformer_memory import layer_memory, stage_states
+
+# Views, module calls, autograd functions and random-state bookkeeping of one layer's pass, as launches' worth of host
+# time. Counts and their sources: docs/adr/0005-host.md.
+LAYER_OVERHEAD = 10.0
+# Reading or setting a generator's state: a call that copies a few bytes to or from a tensor of the host; no kernel.
+GENERATOR_STATE = 0.5
+# Without a graph to record (the forward pass of a recomputed layer) an operation costs the host a little less.
+WITHOUT_GRAPH = 0.85
+
+
+def layer_launches(run: TrainingRun, kind: LayerKind, layer_pass: PassTasks, records_graph: bool = True) -> float:
+    """Return a layer pass's launches' worth of host time, hidden traffic included."""
+    launches = LAYER_OVERHEAD * overhead_share(run.graph_modules) + graph_launches(run.graph_modules, kind.has_experts)
+    launches += sum([task.launches for task in layer_pass.calls()])
+    return launches if records_graph else launches * WITHOUT_GRAPH
+
+
+def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes, counted: list[Task]) -> HostWork | None:
+    """Return the host's share of a layer's passes; None where graphs launch everything."""
+    if run.cuda_graphs:
+        return None
+    saved, restored = generator_launches(run)
+    records = run.recompute is not Recompute.FULL
+    return HostWork(
+        layer_launches(run, kind, passes.forward, records_graph=records) + saved,
+        layer_launches(run, kind, passes.recompute) + restored,
+        layer_launches(run, kind, passes.backward),
+        run.synchronize_each_layer or run.blocking_launches,
+        tuple(counted),
+        sum([task.launches for task in counted]),
+    )
+
+
+def generator_launches(run: TrainingRun) -> tuple[float, float]:
+    """Return the launches' worth of saving and restoring random states in a layer's forward and its second forward.
+
+    A checkpoint saves the states of the host's and of the device's generator, and its second forward saves, sets and
+    restores both. Dropout of attention's split heads draws from a generator of its own, which is swapped in and out.
+
+    Source: PyTorch torch/utils/checkpoint.py (preserve_rng_state); Megatron-LM mpu/random.py, CheckpointFunction and
+    CudaRNGStatesTracker.fork.
+    """
+    draws = 4 if run.model.attention_dropout and run.model.attention is not Attention.FLASH else 0
+    if run.recompute is not Recompute.FULL:
+        return GENERATOR_STATE * draws, 0.0
+    return GENERATOR_STATE * (2 + draws), GENERATOR_STATE * (6 + draws)
+
+
+def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False, offloaded: float = 0.0) -> BlockTasks:
+    """Return one layer of a kind.
+
+    Args:
+        run: the run.
+        kind: of the layer.
+        is_first: of its chunk: there is nothing beside which its weights could be gathered.
+        offloaded: share of its activations that travel to host memory.
+    """
+    forward, recompute, (tasks, overlaps), weight, counted = layer_of(run, kind).passes
+    accumulation = accumulation_tasks(run, kind)
+    added = share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches)
+    passes = Passes(forward, recompute, PassTasks(tasks + added, overlaps))
+    forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
+    forward, backward, memory = with_offloading(run, kind, forward, backward, layer_memory(run, kind), offloaded)
+    splits = SCHEDULES[run.schedule].splits_backward
+    return BlockTasks(
+        forward,
+        recompute,
+        backward,
+        weight + added if splits else [],
+        _host_work(run, kind, Passes(forward, recompute, backward), counted),
+        memory,
+        accumulation,
+    )
+
+
+class _Layers:
+    """The distinct layers of a run: of every kind one that is recomputed and one that is not, where it has both."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run = run
+        self._first_differs = first_differs(run)
+        self._blocks: dict[tuple[LayerKind, bool, bool, float], BlockTasks] = {}
+
+    def _block(self, kind: LayerKind, is_recomputed: bool, offloaded: float, is_first: bool = False) -> BlockTasks:
+        key = kind, is_recomputed, is_first, offloaded
+        if key not in self._blocks:
+            self._blocks[key] = layer_block(of_layer(self._run, is_recomputed), kind, is_first, offloaded)
+        return self._blocks[key]
+
+    def of_chunk(self, kinds: Iterable[tuple[LayerKind, int]]) -> list[tuple[BlockTasks, int]]:
+        """Return the layers of a chunk, each with how often it stands there; its first ones are recomputed."""
+        kinds = list(kinds)
+        layers = sum(count for _, count in kinds)
+        left, moved = recomputed_layers(self._run, layers), offloaded_share(self._run, layers)
+        blocks = []
+        if self._first_differs and kinds:
+            (kind, count), *others = kinds
+            blocks = [(self._block(kind, left > 0, moved, is_first=True), 1)]
+            kinds, left = [(kind, count - 1), *others], max(0, left - 1)
+        for kind, count in kinds:
+            again = min(left, count)
+            left -= again
+            blocks += [(self._block(kind, True, moved), again)] if again else []
+            blocks += [(self._block(kind, False, moved), count - again)] if count > again else []
+        return blocks
+
+
+def transformer_step(run: TrainingRun) -> StepTasks:
+    """Return all that one step of a transformer's run consists of."""
+    parts = pipeline(run)
+    last = run.layout.pipeline_parallel_size - 1
+    layers = _Layers(run)
+    edges: dict[tuple[bool, bool], BlockTasks] = {}
+    chunks = []
+    for kinds, is_first, is_last in parts.chunks:
+        edge = edges.get((is_first, is_last))
+        if edge is None:
+            edge = edges[is_first, is_last] = edge_block(run, is_first, is_last)
+        chunks.append(ChunkTasks(((edge, 1), *layers.of_chunk(kinds))))
+    distinct = []
+    for stage in parts.distinct:
+        parameters = run.parameters_of(stage.layers, stage.is_first, stage.is_last)
+        distinct.append(
+            StageTasks(
+                num_layers=run.layers_per_stage[stage.earliest],
+                parameters=parameters.held.total,
+                chunks=tuple([chunks[number] for number in stage.chunk_index]),
+                num_messages=stage.num_messages if last else 0,
+                end=stage_end(run, stage.earliest, parameters),
+                states=stage_states(
+                    run, [kind for kind, _ in stage.layers], parameters, cast_weights(run, stage.layers)
+                ),
+            )
+        )
+    return StepTasks(
+        stages=tuple([distinct[number] for number in parts.index]),
+        message=message_tasks(run),
+        num_micro_batches=run.num_micro_batches,
+        schedule=run.schedule,
+        blocking_transfers=run.blocking_transfers,
+        overlap_gradient_reduction=run.overlap_gradient_reduction,
+        overlap_parameter_gather=overlaps_gather(run),
+    )

@@ -1,5 +1,0 @@
-"""Attention output projection: (tokens, heads of one rank × head width) @ (the same, hidden)."""
-
-from predictor.costs.operator import linear
-
-OPERATOR = linear("attention_output", source="2·m·k·n FLOP forward, twice that backward; row-parallel")

@@ -1,5 +1,0 @@
-"""FFN down-projection: (tokens, ffn / tensor_parallel) @ (ffn / tensor_parallel, hidden)."""
-
-from predictor.costs.operator import linear
-
-OPERATOR = linear("ffn_down", source="2·m·k·n FLOP forward, twice that backward; row-parallel")

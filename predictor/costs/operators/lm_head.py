@@ -1,5 +1,0 @@
-"""Output projection onto the vocabulary: (tokens, hidden) @ (hidden, vocabulary of one rank)."""
-
-from predictor.costs.operator import linear
-
-OPERATOR = linear("lm_head", source="2·m·k·n FLOP forward, twice that backward; vocabulary-parallel")

@@ -1,0 +1,1 @@
+"""Predictions beside measurements: verification, published steps, calibration."""

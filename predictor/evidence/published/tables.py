@@ -1,0 +1,103 @@
+"""Read tables of published steps and convert every row that a configuration expresses."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from predictor.core.schema.taking import of_record
+from predictor.core.step.memory import GIB
+from predictor.evidence.published.converters import converter_of
+from predictor.evidence.published.row import Row, UnexpressedError
+from predictor.evidence.verification.measured import MeasuredStep
+
+STEPS, RECENT_STEPS = "step_times.csv", "recent_step_times.csv"
+GB = 1e9
+PEAK_IN_NOTES = re.compile(r"\bmem (\d+(?:\.\d+)?) ?GB")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTables:
+    """Published steps.
+
+    Attributes:
+        steps: that configurations express.
+        unexpressed: rows that none does, by reason.
+        num_rows: all.
+    """
+
+    steps: tuple[MeasuredStep, ...]
+    unexpressed: Counter[str]
+    num_rows: int
+
+
+def read_rows(path: Path) -> Iterator[Mapping[str, str]]:
+    """Yield the rows of a table.
+
+    Raises:
+        FileNotFoundError: there is no such table.
+    """
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _peak_gib(row: Row) -> float | None:
+    """Return the measured memory of a GPU: of its column, or of notes that give GB."""
+    if row.text("mem_gib"):
+        return row.number("mem_gib")
+    noted = PEAK_IN_NOTES.search(row.text("notes"))
+    return float(noted[1]) * GB / GIB if noted else None
+
+
+def _name(row: Row) -> str:
+    job = re.search(r"job ([^\s;]+)", row.text("notes"))
+    return job[1] if job else row.text("id")
+
+
+def converted(cells: Mapping[str, str]) -> MeasuredStep:
+    """Return a row as a measured step with its configuration.
+
+    Raises:
+        UnexpressedError: no configuration expresses it.
+    """
+    row = Row(cells)
+    converter = converter_of(row)
+    seconds = row.number("derived_step_time_s")
+    num_gpus = row.whole("n_gpus")
+    return MeasuredStep(
+        table=row.text("group"),
+        name=_name(row),
+        seconds=seconds,
+        num_gpus=num_gpus,
+        config=of_record(converter.convert(row)),
+        statistic=row.text("stat"),
+        peak_gib=_peak_gib(row),
+        peak_counts=converter.peak,
+        groups=converter.groups(row),
+    )
+
+
+def published_tables(folder: Path) -> PublishedTables:
+    """Convert the tables of a folder, those of them that it has.
+
+    Raises:
+        FileNotFoundError: it has none.
+    """
+    paths = [folder / name for name in (STEPS, RECENT_STEPS) if (folder / name).is_file()]
+    if not paths:
+        raise FileNotFoundError(f"{folder} has neither {STEPS} nor {RECENT_STEPS}")
+    steps: list[MeasuredStep] = []
+    unexpressed: Counter[str] = Counter()
+    num_rows = 0
+    for path in paths:
+        for cells in read_rows(path):
+            num_rows += 1
+            try:
+                steps.append(converted(cells))
+            except UnexpressedError as reason:
+                unexpressed[str(reason)] += 1
+    return PublishedTables(tuple(steps), unexpressed, num_rows)

@@ -1,0 +1,179 @@
+"""What is asked: which configurations, on which system, run how; and the answer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.evidence.verification.answer import Failed, Verification
+from predictor.evidence.verification.configurations import Configured, read_configurations
+from predictor.evidence.verification.launching import RunFailed, Runner, find_device
+from predictor.evidence.verification.recording import record, recorded, recorded_folder, recorded_folders, run_folder
+from predictor.evidence.verification.run_tables import verified_table
+from predictor.evidence.verification.runs import Verified, recorded_configuration, verified_launches
+from predictor.evidence.verification.watch import Watch
+from predictor.replay.files.closed import RecordError
+from predictor.replay.files.measured_run import MeasuredRun, read_launches
+from predictor.replay.files.verified_run import write_verified_run
+
+TABLE = ".csv"
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to verify.
+
+    Attributes:
+        paths: configuration files, folders of them, or tables of others' runs.
+        system: that predicts; None for every configuration's own.
+        recorded: folder of runs that were recorded; None to look into ``out``.
+        runs_missing: run what is not recorded yet.
+        out: folder of runs.
+        device: "auto", "cpu" or "cuda".
+        repeat: launches of every configuration.
+        again: most repetitions of a launch during which the machine was busier than while it was measured.
+    """
+
+    paths: tuple[str, ...]
+    system: str | None
+    recorded: Path | None
+    runs_missing: bool
+    out: Path
+    python: str
+    device: str
+    steps: int
+    repeat: int
+    threads: int
+    timeout_s: float
+    again: int = 0
+
+
+def _from_records(question: Question, folder: Path) -> Verification:
+    """Compare what a folder holds, predicted from its own configuration or from the one that is named.
+
+    Raises:
+        ConfigError, PublishedError: no run of it can be compared.
+    """
+    places = recorded_folders(folder)
+    named = read_configurations(question.paths, question.system)
+    if named and (len(places) != 1 or len(named) != 1):
+        raise ConfigError(
+            f"--run {folder} holds {len(places)} runs and {len(named)} configurations are named; name one for one run, "
+            "or none"
+        )
+    answered: list[Verified] = []
+    errors: list[tuple[str, ConfigError | PublishedError]] = []
+    for place in places:
+        name = place.resolve().name
+        try:
+            launches = read_launches(place)
+            configuration = named[0] if named else recorded_configuration(name, launches, question.system)
+            answered.append(_stored(place, verified_launches(configuration, launches)))
+        except (ConfigError, PublishedError) as error:
+            errors.append((name, error))
+    if not answered:
+        raise errors[0][1]
+    return Verification(tuple(answered), _failures(errors))
+
+
+def _failures(errors: Sequence[tuple[str, Exception]]) -> tuple[Failed, ...]:
+    """Return errors by the name of their configuration, each in one line."""
+    return tuple(Failed.of(name, error) for name, error in errors)
+
+
+def _stored(folder: Path, run: Verified) -> Verified:
+    """Store a comparison beside its run."""
+    if not folder.is_dir():
+        return run
+    write_verified_run(folder, run.record)
+    return run
+
+
+def _launches(question: Question, watch: Watch | None, configuration: Configured) -> tuple[Path, list[MeasuredRun]]:
+    """Return a configuration's run, recorded already or now.
+
+    Raises:
+        RunFailed, RecordError: there is none.
+    """
+    repeat = question.repeat
+    device = question.device if watch is None else watch.runner.device
+    folder = recorded_folder(question.out, configuration, device, question.threads, repeat)
+    if folder is not None:
+        return folder, recorded(folder, repeat) or []
+    if watch is None:
+        raise RunFailed(f"{repeat} launches of it are not recorded in {question.out}; without --no-run it is run")
+    folder = run_folder(question.out, configuration, device, watch.runner.threads)
+    return folder, record(watch, configuration, folder, repeat)
+
+
+def _runner(question: Question, configurations: Sequence[Configured]) -> Runner | None:
+    """Return how what is missing is run; None where nothing is missing, or is to be run."""
+    device, threads, repeat = question.device, question.threads, question.repeat
+    missing = [
+        configuration
+        for configuration in configurations
+        if recorded_folder(question.out, configuration, device, threads, repeat) is None
+    ]
+    if not missing or not question.runs_missing:
+        return None
+    packages = {name for configuration in missing for name in configuration.workload.program.packages}
+    device = find_device(question.python, device, sorted(packages))
+    return Runner(question.python, device, question.steps, threads, question.timeout_s)
+
+
+def _predictable(configurations: Sequence[Configured]) -> tuple[list[Configured], list[Failed]]:
+    """Return the configurations that their system can predict, and those that it lacks a regressor for.
+
+    Raises:
+        PublishedError: it can predict none.
+    """
+    known: list[Configured] = []
+    errors: list[tuple[str, PublishedError]] = []
+    for configuration in configurations:
+        try:
+            configuration.workload.predict()
+            known.append(configuration)
+        except PublishedError as error:
+            errors.append((configuration.name, error))
+    if not known:
+        raise errors[0][1]
+    return known, list(_failures(errors))
+
+
+def _from_configurations(question: Question, paths: Sequence[str], progress: Progress) -> Verification:
+    """Run what is not recorded, and compare; a run that fails does not keep the others from theirs."""
+    known, failed = _predictable(read_configurations(paths, question.system))  # all are checked before the first runs
+    runner = _runner(question, known)
+    watch = None if runner is None else Watch(runner, question.again, progress)
+    answered: list[Verified] = []
+    for configuration in known:
+        try:
+            folder, launches = _launches(question, watch, configuration)
+            answered.append(_stored(folder, verified_launches(configuration, launches)))
+        except (RunFailed, RecordError, ConfigError, PublishedError) as error:
+            failed.append(Failed.of(configuration.name, error))
+            progress(f"{failed[-1].name}: {failed[-1].reason}")
+    return Verification(tuple(answered), tuple(failed))
+
+
+def answer(question: Question, progress: Progress) -> Verification:
+    """Return what is asked.
+
+    Raises:
+        ConfigError, PublishedError, OSError, yaml.YAMLError: bad input, before anything is run.
+    """
+    if question.recorded is not None:
+        return _from_records(question, question.recorded)
+    tables = [Path(path) for path in question.paths if Path(path).suffix.lower() == TABLE]
+    others = [path for path in question.paths if Path(path).suffix.lower() != TABLE]
+    if not question.paths:
+        raise ConfigError("nothing to verify: name configurations, a folder of them or a CSV of runs, or --run FOLDER")
+    parts = [verified_table(path, question.system) for path in tables]
+    if others:
+        parts.append(_from_configurations(question, others, progress))
+    return Verification(
+        tuple(run for part in parts for run in part.runs), tuple(failed for part in parts for failed in part.failed)
+    )

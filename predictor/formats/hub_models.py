@@ -1,0 +1,56 @@
+"""Presets of models that other tools name as Hugging Face's hub does.
+
+Source: the model ids that the presets name as the source of their shape, and those derived from these models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from predictor.core.schema.presets import preset_names
+
+# Endings of names whose models have the shape of the one without.
+SAME_SHAPE = re.compile(r"-(?:base|instruct|chat|hf|it|pt|bf16|0324|v0\.1|instruct-2507|thinking-2507|0528)$")
+# Beginnings that presets spell differently.
+SPELLINGS = (
+    (re.compile(r"^meta-llama-"), "llama-"),
+    (re.compile(r"^llama-3\.3-70b"), "llama3.1-70b"),  # trained on from it
+    (re.compile(r"^llama-(\d)"), r"llama\1"),
+    (re.compile(r"^gemma-(\d)-"), r"gemma\1-"),
+    (re.compile(r"^olmo-(\d)-\d{4}-"), r"olmo\1-"),
+    (re.compile(r"^nvidia-nemotron-"), "nemotron-"),
+    (re.compile(r"^(nemotron-h-\d+b)-base-8k"), r"\1"),
+    (re.compile(r"^bert-(base|large)-uncased"), r"bert-\1"),
+    (re.compile(r"^phi-3-mini-4k"), "phi-3-mini"),
+)
+# Models with another vocabulary than the one that their name is derived from.
+OTHER_VOCABULARY = ("mixtral-8x22b-instruct-v0.1",)
+
+
+def preset_of(name: str | None) -> str | None:
+    """Return the preset of a model by its name on the hub, such as meta-llama/Meta-Llama-3-8B; None without one.
+
+    >>> preset_of("meta-llama/Meta-Llama-3-8B")
+    'llama3-8b'
+    """
+    if name is None:
+        return None
+    bare = name.rpartition("/")[2].lower()
+    if bare in OTHER_VOCABULARY:
+        return None
+    known = preset_names()
+    return next((spelled for spelled in _spelled(bare) if spelled in known), None)
+
+
+def _spelled(bare: str) -> Iterator[str]:
+    """Yield a name as presets spell it, with ever fewer of its endings."""
+    while True:
+        ours = bare
+        for pattern, replacement in SPELLINGS:
+            ours = pattern.sub(replacement, ours)
+        yield ours
+        shorter = SAME_SHAPE.sub("", bare)
+        if shorter == bare:
+            return
+        bare = shorter

@@ -1,0 +1,1 @@
+"""Hugging Face: config.json and models of the hub."""

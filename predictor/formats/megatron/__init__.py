@@ -1,0 +1,1 @@
+"""Megatron-LM: arguments, read and written."""

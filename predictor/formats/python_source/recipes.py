@@ -1,0 +1,63 @@
+"""Which function of a Python file is the configuration that is meant."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from predictor.core.base.errors import ConfigError, nearest
+from predictor.formats.python_source.calls import load_module
+from predictor.formats.python_source.module import Module
+
+SEPARATOR = re.compile(r"^(.+\.py)::?([A-Za-z_]\w*)$")
+MOST_SHOWN = 12
+
+
+def with_function(path: Path) -> tuple[Path, str | None]:
+    """Return the file and the function of a path such as recipe.py:llama3_8b; None where it names no function."""
+    named = SEPARATOR.match(str(path))
+    return (Path(named[1]), named[2]) if named and not path.exists() else (path, None)
+
+
+def recipes(module: Module) -> list[str]:
+    """Return the functions of a module that take no arguments and whose names are not private."""
+    found = []
+    for name, node in module.definitions.items():
+        if isinstance(node, ast.FunctionDef) and not name.startswith("_"):
+            required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
+            if required <= 0 and None not in node.args.kw_defaults and _returns_configuration(node):
+                found.append(name)
+    return found
+
+
+def _returns_configuration(node: ast.FunctionDef) -> bool:
+    """Return whether a function says that it returns a configuration, or its name does."""
+    returned = "" if node.returns is None else ast.unparse(node.returns)
+    return "Config" in returned or (not returned and node.name.endswith(("config", "recipe")))
+
+
+def chosen(path: Path, function: str | None) -> tuple[Module, str]:
+    """Return the module of a file, and the function that is meant.
+
+    Raises:
+        ConfigError: there is no such function, or several and none is named.
+    """
+    module = load_module(path)
+    found = recipes(module)
+    listed = ", ".join(found[:MOST_SHOWN]) + (
+        f" and {len(found) - MOST_SHOWN} others" if len(found) > MOST_SHOWN else ""
+    )
+    if function is not None:
+        if function in module.definitions or function in module.imports:
+            return module, function
+        raise ConfigError(
+            f"{path.name} has no function {function}.{nearest(function, found)} There are: {listed or 'none'}"
+        )
+    if len(found) == 1:
+        return module, found[0]
+    if not found:
+        raise ConfigError(f"{path.name} has no function that returns a configuration and needs no arguments")
+    raise ConfigError(
+        f"{path.name} has {len(found)} configurations; name one as {path.name}:{found[0]}. There are: {listed}"
+    )

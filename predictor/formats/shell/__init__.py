@@ -1,0 +1,1 @@
+"""Shell scripts: words, expansion, conditions."""

@@ -1,0 +1,1 @@
+"""torchtitan: TOML and Python, read and written."""

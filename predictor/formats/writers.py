@@ -1,0 +1,119 @@
+"""Write a configuration as the arguments of a training framework, so that its reader reads the same run back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.plan.loading import in_full, prepare
+from predictor.core.schema.merging import merged
+from predictor.core.schema.sections import RunConfig, validate
+from predictor.core.schema.software import said_in_full
+from predictor.core.schema.taking import with_files
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.switches import LayerKind
+from predictor.core.workload.transformer import Transformer
+from predictor.formats import read_any
+from predictor.formats.deepspeed import writer as deepspeed
+from predictor.formats.launch_job import launch_job
+from predictor.formats.megatron import writer as megatron
+from predictor.formats.torchtitan import writer as torchtitan
+
+__all__ = ["WRITERS", "Writer", "launch_job", "written"]
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """How one framework's arguments are written.
+
+    Attributes:
+        label: the framework, as its users write it.
+        suffix: of the file.
+        write: turns a checked configuration, its GPUs and its GPUs per node into text.
+        beside: keys of a configuration that the file has no place for: the framework takes them from elsewhere.
+    """
+
+    label: str
+    suffix: str
+    write: Callable[[RunConfig, int, int], str]
+    beside: tuple[str, ...] = ()
+
+
+WRITERS = {
+    "megatron": Writer("Megatron-LM", ".sh", megatron.write),
+    "torchtitan": Writer("torchtitan", ".toml", torchtitan.write),
+    "deepspeed": Writer("DeepSpeed", ".json", deepspeed.write, beside=deepspeed.BESIDE),
+}
+
+
+def written(content: dict[str, Any], framework: str, base: Path) -> str:
+    """Return a configuration as a framework's own arguments; they are read back before they are returned.
+
+    Args:
+        content: a full-form configuration.
+        framework: megatron, torchtitan or deepspeed.
+        base: folder that paths in the configuration are relative to.
+
+    Raises:
+        ConfigError: the framework has no arguments for it; the message names the keys that would be lost.
+    """
+    content, _ = in_full(with_files(content, base)[0], base)
+    writer, run = WRITERS[framework], prepare(content, base).run
+    text = writer.write(validate(content), run.layout.num_gpus, run.layout.gpus_per_node)
+    again = _read_back(text, writer, content, run.layout.num_gpus, base)
+    lost = _differences(run, again)
+    if lost:
+        raise ConfigError(
+            f"--write-arguments: {writer.label} has no arguments for {', '.join(lost)}; "
+            "--write keeps the layout as a configuration"
+        )
+    return text
+
+
+def _read_back(text: str, writer: Writer, content: dict[str, Any], num_gpus: int, base: Path) -> TrainingRun:
+    """Return the run that a framework's arguments describe, on the system of the configuration."""
+    replicas = content.get("parallelism", {}).get("data_parallel_size", 1)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / f"arguments{writer.suffix}"
+        path.write_text(text, encoding="utf-8")
+        read = read_any(path, num_gpus, replicas).content
+    kept: dict[str, Any] = {key: content[key] for key in ("system", "gpu", "cluster") if key in content}
+    for key in writer.beside:
+        section, _, name = key.partition(".")
+        value = content.get(section, {}) if not name else content.get(section, {}).get(name)
+        if value is not None:
+            kept[section] = value if not name else {**kept.get(section, {}), name: value}
+    return prepare(said_in_full(merged(kept, read)), base).run
+
+
+def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:
+    """Return the names of what differs between two runs, those of the model first.
+
+    Equal chunks are the same split, equal layers the same pattern, whatever its period, modules the same in any order,
+    and experts that are split as all else is are so whether or not it is said.
+    """
+    if run.layout.expert_split == again.layout.expert_split:
+        split = run.layout.expert_tensor_parallel_size
+        again = replace(again, layout=replace(again.layout, expert_tensor_parallel_size=split))
+    if set(run.recompute_modules) == set(again.recompute_modules):
+        again = replace(again, recompute_modules=run.recompute_modules)
+    if run.chunk_layers == again.chunk_layers:
+        again = replace(again, layers_per_chunk=run.layers_per_chunk)
+    if _kinds(run.model) == _kinds(again.model):
+        model = replace(again.model, layer_types=run.model.layer_types, ffn_types=run.model.ffn_types)
+        again = replace(again, model=model)
+    lost = [f"model.{name}" for name in _unequal(run.model, again.model)] if run.model != again.model else []
+    return lost + [name for name in _unequal(run, again) if name != "model"]
+
+
+def _kinds(model: Transformer) -> list[LayerKind]:
+    return [model.kind(layer) for layer in range(model.num_layers)]
+
+
+def _unequal(first: object, second: object) -> list[str]:
+    names = [field.name for field in fields(first)]  # type: ignore[arg-type]
+    return [name for name in names if getattr(first, name) != getattr(second, name)]

@@ -1,0 +1,1 @@
+"""Recommenders: HugeCTR configurations, their steps and their sharding plans."""

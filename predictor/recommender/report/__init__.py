@@ -1,0 +1,1 @@
+"""Reports on recommenders and on sharding plans."""

@@ -1,0 +1,220 @@
+"""Build the local dataflow graph of one step from one rank's trace.
+
+The step begins when the host begins it and ends when the host leaves it or the last thing that it launched has ended,
+whichever is later: that is ``step_us``, which an unchanged replay gives again. The facts have what else is read as the
+time of a step, all in µs:
+
+- ``host_us``: the annotation, from the host's begin to its end. Where the host waits for the GPU in every step, or is
+  the slower one, this is the time of a step.
+- ``gpu_end_us``: when the last kernel, copy or collective ended that the step launched.
+- ``carried_us``: how long the GPU, or a thread of gloo, still ran what earlier steps had launched.
+- ``period_us``: the time of a step among many: the host's, or the GPU's from ``carried_us`` to ``gpu_end_us`` where
+  that is longer. Where a GPU lags behind its host this is less than ``step_us``.
+
+They also count what is not explained:
+
+- ``unexplained_gpu_starts``: late for no visible reason, by ``unexplained_gpu_us`` in all;
+- ``contended_gpu_starts``: late while another stream had the GPU;
+- ``inferred_events``: a stream waited for another one, by their times alone;
+- ``unexplained_wakes``: a thread began to work and no other one stopped just then;
+- ``waits_for_unknown``: calls that wait for events that the trace does not show;
+- ``started_before_launch``: the clocks of host and GPU disagree;
+- ``unlaunched_gpu_tasks``: nothing is known to have launched them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from predictor.core.base.collector import paused_collector
+from predictor.replay.files.events import Category, RankTrace
+from predictor.replay.graph.collectives_of import collectives_of, with_gradients
+from predictor.replay.graph.drafts import ROOT, Drafts
+from predictor.replay.graph.host_tasks import add_thread, merged
+from predictor.replay.graph.host_threads import Thread, read_thread, split
+from predictor.replay.graph.launches import ties
+from predictor.replay.graph.local_graph import NO_OPERATOR, EdgeKind, LocalGraph
+from predictor.replay.graph.operator_tasks import traced_operators
+from predictor.replay.graph.operators import OperatorTable, operator_table
+from predictor.replay.graph.step_events import StepEvents, step_events
+from predictor.replay.graph.steps import StepWindow, choose_step
+from predictor.replay.graph.stream_edges import StreamEdges, add_stream_edges
+from predictor.replay.graph.stream_waits import stream_waits
+from predictor.replay.graph.streams import add_streams, submissions, typical_latencies
+from predictor.replay.graph.sync_calls import SyncCalls, waiting_calls
+from predictor.replay.graph.synchronization import Synchronization, Synchronizer
+from predictor.replay.graph.wakes import idle_by_wakes
+from predictor.replay.graph.workers import add_worker_edges, add_workers, join_workers, waits_for_workers
+
+
+def local_graph(trace: RankTrace, step: int | None = None) -> LocalGraph:
+    """Return the local dataflow graph of a step.
+
+    Args:
+        trace: of one rank.
+        step: position among the steps of the trace (``steps.step_windows``); None: the one that ``choose_step`` picks.
+
+    Raises:
+        RecordError: there is no such step.
+    """
+    return graph_between(trace, choose_step(trace, step))
+
+
+def graph_between(trace: RankTrace, window: StepWindow) -> LocalGraph:
+    """Return the local dataflow graph of any part of a trace, such as an annotation, as of a step."""
+    with paused_collector():
+        return _graph(trace, window)
+
+
+def _graph(trace: RankTrace, window: StepWindow) -> LocalGraph:
+    events = step_events(trace, window.label, window.start_us, window.end_us, ties(trace))
+    threads = _threads(trace, events)
+    table = operator_table(trace, events, threads)
+    lanes: dict[int, int] = {}
+    drafts = Drafts(max(events.main_row, 0), events.label)
+    streams = add_streams(drafts, trace, events, lanes)
+    workers = add_workers(drafts, trace, events)
+    latencies = typical_latencies(trace, events)
+    given = submissions(drafts, trace, events, streams, latencies)
+    launchers = {task: trace.events[events.launched_by[drafts.tasks[task].event]].row for task in given}
+    for thread in threads:
+        thread.segments = split(thread.segments, (us for task, us in given.items() if launchers[task] == thread.row))
+    calls = SyncCalls(trace, events, drafts, streams)
+    synchronization = Synchronizer(calls, given).read()
+    _add_threads(drafts, trace, events, threads, table, workers, synchronization)
+    add_worker_edges(drafts, trace, events, workers)
+    edges = add_stream_edges(drafts, trace, events, streams, stream_waits(calls), given, latencies)
+    for task in range(1, len(drafts.tasks)):
+        if not drafts.tasks[task].after and drafts.tasks[task].start_us:
+            drafts.wait(task, ROOT, EdgeKind.ROW)
+    _own_gpu_tasks(drafts, trace, events, table)
+    return _finished(trace, events, drafts, table, lanes, _facts(trace, events, drafts, edges, synchronization))
+
+
+def _threads(trace: RankTrace, step: StepEvents) -> list[Thread]:
+    """Cut the step's threads, the main one first."""
+    cutting = frozenset(waiting_calls(trace, step) | set(step.launched_by.values()))
+    rows = sorted(step.host, key=lambda row: (row != step.main_row, row))
+    threads = [read_thread(trace.events, step, row, cutting) for row in rows]
+    return [thread for thread in threads if thread.segments]
+
+
+def _add_threads(
+    drafts: Drafts,
+    trace: RankTrace,
+    step: StepEvents,
+    threads: Sequence[Thread],
+    table: OperatorTable,
+    workers: Sequence[int],
+    synchronization: Synchronization,
+) -> None:
+    """Add the tasks of all threads, then what they waited for of each other and of the GPU."""
+    woken = idle_by_wakes(trace.events, step, threads)
+    for_workers = waits_for_workers(drafts, trace, step, threads, table)
+    after_waits = []
+    for thread in threads:
+        row = thread.row
+        idle = merged([*woken.get(row, ()), *synchronization.idle.get(row, ()), *for_workers.get(row, ())])
+        after_waits += add_thread(drafts, trace.events, table, thread, idle)
+    for task, wait in after_waits:
+        operator = table.of_event.get(wait.call, NO_OPERATOR)
+        for before in wait.after:
+            drafts.wait(task, before, EdgeKind.SYNC, 0.0, wait.call, operator)
+        for row in wait.threads:
+            before = drafts.last_by(row, wait.end_us)
+            drafts.wait(task, before, EdgeKind.WAKE)
+            synchronization.late_wakes += drafts.tasks[before].end_us < drafts.tasks[task].start_us
+    waited = {task for waits in for_workers.values() for wait in waits for task in wait.after}
+    join_workers(drafts, trace, step, table, [task for task in workers if task not in waited])
+
+
+def _own_gpu_tasks(drafts: Drafts, trace: RankTrace, step: StepEvents, table: OperatorTable) -> None:
+    """Give what runs on streams and workers the operators that started it, and the runtime calls."""
+    for draft in drafts.tasks:
+        if draft.operator == NO_OPERATOR and draft.event in step.launched_by:
+            starter = step.launched_by[draft.event]
+            draft.operator = table.of_event.get(starter, NO_OPERATOR)
+            if trace.events[starter].category is Category.RUNTIME:
+                draft.call = starter
+
+
+def _facts(
+    trace: RankTrace, step: StepEvents, drafts: Drafts, edges: StreamEdges, synchronization: Synchronization
+) -> dict[str, object]:
+    """Return what is known of a step beside its graph; times in µs."""
+    host_us = round(step.end_us - step.start_us, 3)
+    carried_us = max(step.carried_us.values(), default=0.0)
+    launched = {position for rows in (step.gpu, step.workers) for positions in rows.values() for position in positions}
+    gpu_end_us = max((draft.end_us for draft in drafts.tasks if draft.event in launched), default=0.0)
+    return {
+        "path": str(trace.path),
+        "notes": list(trace.notes),
+        "host_us": host_us,
+        "gpu_end_us": gpu_end_us,
+        "carried_us": carried_us,
+        "period_us": max(host_us, round(gpu_end_us - carried_us, 3)),
+        "unexplained_gpu_starts": edges.unexplained,
+        "unexplained_gpu_us": round(edges.unexplained_us, 3),
+        "contended_gpu_starts": edges.contended,
+        "inferred_events": edges.inferred,
+        "unexplained_wakes": synchronization.late_wakes,
+        "waits_for_unknown": synchronization.unknown,
+        "started_before_launch": sum(
+            trace.events[after].start_us < trace.events[before].start_us for after, before in step.launched_by.items()
+        ),
+        "unlaunched_gpu_tasks": sum(
+            position not in step.launched_by for positions in step.gpu.values() for position in positions
+        ),
+    }
+
+
+def _finished(
+    trace: RankTrace,
+    step: StepEvents,
+    drafts: Drafts,
+    table: OperatorTable,
+    lanes: Mapping[int, int],
+    facts: Mapping[str, object],
+) -> LocalGraph:
+    used = {draft.row for draft in drafts.tasks}
+    is_gpu = {row: row >= len(trace.rows) or (row < len(trace.rows) and trace.rows[row].is_gpu) for row in used}
+    order = sorted(used, key=lambda row: (row != step.main_row, is_gpu[row], lanes.get(row, row), row))
+    place = {row: number for number, row in enumerate(order)}
+    tasks = [task._replace(row=place[task.row]) for task in drafts.in_order()]
+    by_kind = Counter(task.kind.value for task in tasks)
+    operators = traced_operators(trace, step, table, tasks)
+    collectives = collectives_of(trace, step, table, tasks, operators)
+    return LocalGraph(
+        rank=trace.rank or 0,
+        world_size=trace.world_size or 1,
+        label=step.label,
+        step_us=max(task.start_us + task.duration_us for task in tasks),
+        begin_us=trace.begin_us + step.start_us,
+        backend=trace.backend,
+        device_name=trace.device_name,
+        rows=_labels(trace, order, lanes),
+        tasks=with_gradients(tasks, operators, collectives),
+        operators=operators,
+        collectives=collectives,
+        facts={**facts, "tasks": dict(sorted(by_kind.items()))},
+        host_us=round(step.end_us - step.start_us, 3),
+    )
+
+
+def _labels(trace: RankTrace, rows: Sequence[int], lanes: Mapping[int, int]) -> list[str]:
+    """Return what a timeline calls the rows, each by another name."""
+    if not trace.rows:
+        return ["thread"] * len(rows)
+    labels = []
+    count: Counter[int] = Counter()
+    plain = Counter(trace.rows[row].label for row in {lanes.get(row, row) for row in rows})
+    for row in rows:
+        of_trace = trace.rows[lanes.get(row, row)]
+        where = "device" if of_trace.is_gpu else "process"
+        label = of_trace.label if plain[of_trace.label] == 1 else f"{of_trace.label} ({where} {of_trace.process})"
+        if row in lanes:
+            count[lanes[row]] += 1
+            label = f"{label}, lane {1 + count[lanes[row]]}"
+        labels.append(label)
+    return labels

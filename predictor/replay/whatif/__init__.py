@@ -1,0 +1,1 @@
+"""A traced step on other hardware, with other batches, buckets and precisions."""

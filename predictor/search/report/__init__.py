@@ -1,0 +1,1 @@
+"""Reports on a search: ranking, bill, numbers of GPUs."""

@@ -1,0 +1,53 @@
+"""Nearer to the limit than peaks are known, a run may not fit: it is said, and nothing refuses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from predictor.__main__ import main
+from predictor.core.predict.prediction import predict
+from predictor.core.step.fit import MEMORY_ERROR, Fit, fit_of, fits_of
+from predictor.core.step.memory import GIB
+from tests.unit.commands.test_require_fit import write
+
+
+@pytest.mark.parametrize(
+    ("share", "expected", "fits"),
+    [
+        (0.5, Fit.FITS, True),
+        (1.0 - MEMORY_ERROR, Fit.FITS, True),
+        (0.93, Fit.MAY_NOT_FIT, None),
+        (1.0, Fit.MAY_NOT_FIT, None),
+        (1.07, Fit.MAY_NOT_FIT, None),
+        (1.0 + 1.01 * MEMORY_ERROR, Fit.DOES_NOT_FIT, False),
+    ],
+)
+def test_the_limit_is_as_wide_as_the_error_of_peaks(share: float, expected: Fit, fits: bool | None) -> None:
+    fit = fit_of(share * 80.0 * GIB, 80.0)
+    assert fit is expected
+    assert fits_of(fit) is fits
+
+
+def test_unknown_memory_says_nothing() -> None:
+    assert fit_of(1e15, None) is None
+    assert fits_of(None) is None
+
+
+@pytest.mark.parametrize("of_limit", [0.95, 1.05])
+def test_near_the_limit_is_said_first_and_required_fit_lets_it_run(
+    of_limit: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = predict(write(tmp_path / "run.yaml", 80.0)).memory_gib
+    path = write(tmp_path / "near.yaml", needed / of_limit)
+    assert main([path, "--require-fit"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Memory")
+    assert "MAY NOT FIT" in text.partition("Step time")[0]
+    assert "measured peaks are met within 8%" in " ".join(text.split())
+    assert main([path, "--require-fit", "--json"]) == 0
+    memory = json.loads(capsys.readouterr().out)["memory"]
+    assert (memory["fits"], memory["fit"]) == (None, "may not fit")
+    assert (predict(path).fits, predict(path).fit) == (None, Fit.MAY_NOT_FIT)
