@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from predictor.core.blocks.layer import LayerSettings, layer_rows
 from predictor.core.folds import KeptBytes, kept_bytes, parameters
+from predictor.core.rows import Row
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.layer_sizes import sized
 from predictor.core.workload.layer_table import kept_rows
+from predictor.core.workload.layer_table import layer_rows as whole_rows
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
@@ -15,6 +17,11 @@ from predictor.core.workload.tasks import PassTasks
 from predictor.core.workload.transformer import Transformer
 
 DENSE = LayerKind()
+
+
+def rows_of(run: TrainingRun, kind: LayerKind) -> list[Row]:
+    """Return all rows of a layer, recomputed as the run says."""
+    return whole_rows(run, kind, kept_rows(run, kind))
 
 
 def forward_pass(run: TrainingRun, kind: LayerKind) -> PassTasks:

@@ -1,20 +1,27 @@
-"""Layers that runs share are the same in all of them: what their keys leave out changes no row and no pass."""
+"""What runs share is the same in all of them: fields that their keys leave out change no row, pass or parameter."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from predictor.core.blocks.layer import LayerSettings, layer_rows
+from predictor.core.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT
 from predictor.core.schema.presets import preset, preset_names
 from predictor.core.transforms.lora import Lora
+from predictor.core.workload import edges, layer, layer_table
+from predictor.core.workload import run as run_module
 from predictor.core.workload.architecture import Architecture
+from predictor.core.workload.edges import edge_block
 from predictor.core.workload.encoder import Encoder
 from predictor.core.workload.expert_exchange import ExpertDispatcher
-from predictor.core.workload.layer import OF_A_LAYER, Layer, layer_of
+from predictor.core.workload.layer import OF_A_LAYER, layer_of
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import (
@@ -89,9 +96,9 @@ def test_rows_of_a_block_depend_on_the_sizes_of_a_layer_alone(name: str) -> None
 def test_every_other_field_of_a_model_is_in_the_key_of_its_layers() -> None:
     ours = model(preset_names()[0])
     others = [field.name for field in fields(Architecture) if field.name not in BESIDE_A_LAYER]
+    value: Any = object()
     for name in others:
-        changed: dict[str, Any] = {name: object()}
-        other = replace(ours, **changed)
+        other = replace(ours, **{name: value})
         assert other.layer_sizes != ours.layer_sizes, name
     assert len(others) > 40
     assert replace(ours, other_parameters=ours.other_parameters + ours.num_layers).layer_sizes != ours.layer_sizes
@@ -117,7 +124,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "scatters_gradients": (True,),
     "overlap_parameter_gather": (True,),
     "overlap_tensor_parallel": (True,),
-    "fp32_gradients": (True,),
+    "fp32_gradients": (True, False),
     "overlap_linear_traffic": (True, False),
     "zero_group_size": (1,),
     "reshard_after_forward": (False,),
@@ -133,7 +140,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "recompute_group_layers": (2,),
     "recompute_modules": ((RecomputeModule.MLP,), (RecomputeModule.MOE, RecomputeModule.CORE_ATTENTION)),
     "compiled": (True, False),
-    "fused_gradient_accumulation": (True,),
+    "fused_gradient_accumulation": (True, False),
     "fp8_attention": (True, False),
     "attention_kernel": (AttentionKernel.FLASH_3,),
     "blocking_launches": (True,),
@@ -165,6 +172,7 @@ OF_A_LAYOUT: dict[str, tuple[Any, ...]] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "sums in products": {"fused_gradient_accumulation": True, "fp32_gradients": True},
     "selective in mxfp8": {
         "gemm_recipe": GemmRecipe.MXFP8,
         "fp8_attention": True,
@@ -208,17 +216,36 @@ def laid_out(ours: Transformer) -> Layout:
     return Layout(2 if ours.splits_layers else 1, 2, 8, 8, context_parallel_size=context, expert_parallel_size=experts)
 
 
+def answers(run: TrainingRun, kind: LayerKind) -> list[object]:
+    """Return all that runs may share: of a layer its passes, memory and parameters, and the model's ends."""
+    shared, ends = layer_of(run, kind), edge_block(run, is_first=True, is_last=True)
+    of_ends = [getattr(ends, field.name) for field in fields(ends)]
+    return [shared.passes, shared.kept_and_recomputed, run.layer_parameters(kind), *of_ends]
+
+
+@contextmanager
+def forgetful() -> Iterator[None]:
+    """Compute everything anew: nothing is remembered of other runs."""
+    with ExitStack() as stack:
+        for module in (edges, layer, layer_table, run_module):
+            stack.enter_context(patch.object(module, "remembered", lambda memory, key, compute: compute()))
+        yield
+
+
 def same(run: TrainingRun, kind: LayerKind) -> bool:
-    """Return whether the layer that runs share is the one that this run has."""
-    shared, own = layer_of(run, kind), Layer(run, kind)
-    return shared.passes == own.passes and shared.kept_and_recomputed == own.kept_and_recomputed
+    """Return whether what runs share is what this run has by itself."""
+    shared = answers(run, kind)
+    with forgetful():
+        return shared == answers(replace(run), kind)
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_shared_layer_is_each_run_s_own(name: str, settings: dict[str, Any]) -> None:
-    """Every field of a run changes in turn; that which was remembered of the run before must not answer for it."""
-    run = run_of(model(name), layout=laid_out(model(name)), **settings)
+def test_what_runs_share_is_each_run_s_own(name: str, settings: dict[str, Any]) -> None:
+    """Every field of a run changes in turn; what was remembered of the run before must not answer for it."""
+    measured = replace(model(name), measured_kernels=frozenset({DATA_GRADIENT, FP32_WEIGHT_GRADIENT}))
+    ours = measured if "fused_gradient_accumulation" in settings else model(name)
+    run = run_of(ours, layout=laid_out(ours), **settings)
     for kind in run.model.kinds:
         assert same(run, kind)
         for field, other in other_runs(run):

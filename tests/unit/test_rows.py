@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from math import isclose
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from predictor.core.blocks.ffn import inner_bytes
+from predictor.core.costs.operator import Direction
 from predictor.core.folds import kept_bytes, parameters
 from predictor.core.rows import Kind, Module, Role, Row
 from predictor.core.schema.presets import preset, preset_names
 from predictor.core.transforms.lora import Lora
-from predictor.core.workload.layer_table import layer_rows
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.run_choices import GemmRecipe, Recompute
 from predictor.core.workload.switches import LayerKind
 from predictor.core.workload.tasks import TRAFFIC, Part
 from predictor.core.workload.transformer import Transformer
+from tests.layers import rows_of
 from tests.unit.core.workload.test_token_mixers import MODEL, run_of
 from tests.unit.examples import model_of
 from tests.unit.test_structure import PACKAGES, imported_names, relative
@@ -88,7 +91,7 @@ def row_names() -> frozenset[str]:
     for run, kind in preset_runs():
         for fused in (False, True):
             model = replace(run.model, fused_side_kernels=fused, fused_rope=fused)
-            names |= {row.name for row in layer_rows(replace(run, model=model, lora=Lora(16)), kind)}
+            names |= {row.name for row in rows_of(replace(run, model=model, lora=Lora(16)), kind)}
     return frozenset(names)
 
 
@@ -201,7 +204,7 @@ def row_faults(row: Row) -> Iterator[str]:
 def test_every_row_of_every_preset_is_sound() -> None:
     found, rows = [], 0
     for run, kind in preset_runs():
-        for row in layer_rows(run, kind):
+        for row in rows_of(run, kind):
             rows += 1
             found += [(run.model, kind, row, fault) for fault in row_faults(row)]
     assert not found
@@ -211,7 +214,7 @@ def test_every_row_of_every_preset_is_sound() -> None:
 
 def test_every_layer_of_every_preset_has_its_parts() -> None:
     for run, kind in preset_runs():
-        rows = layer_rows(run, kind)
+        rows = rows_of(run, kind)
         modules = {row.module for row in rows}
         assert kind.mixer.is_attention == (Module.CORE in modules)
         assert kind.has_experts == (Module.EXPERTS in modules)
@@ -226,16 +229,16 @@ def test_every_layer_of_every_preset_has_its_parts() -> None:
 
 def test_frozen_rows_are_all_but_adapters() -> None:
     for run, kind in preset_runs():
-        for row in layer_rows(replace(run, lora=Lora(16)), kind):
+        for row in rows_of(replace(run, lora=Lora(16)), kind):
             if row.weights:
                 assert row.trains is (row.kind is Kind.ADAPTER), (run.model, row)
-        own, adapted = (parameters(layer_rows(each, kind)) for each in (run, replace(run, lora=Lora(16))))
+        own, adapted = (parameters(rows_of(each, kind)) for each in (run, replace(run, lora=Lora(16))))
         assert own.total == adapted.frozen_dense + adapted.frozen_routed
 
 
 def test_rows_keep_what_their_layer_keeps() -> None:
     """A Llama layer over two samples of 4,096 tokens, tensor by tensor."""
-    rows, stream = layer_rows(run_of(MODEL), LayerKind()), 2 * 4096 * 1024 * 2
+    rows, stream = rows_of(run_of(MODEL), LayerKind()), 2 * 4096 * 1024 * 2
     kept = {(row.name, each.role): each.size_bytes for row in rows for each in row.keeps if row.kind is not Kind.NORM}
     inner = 2 * 4096 * 2816 * 2
     assert kept == {
@@ -251,10 +254,44 @@ def test_rows_keep_what_their_layer_keeps() -> None:
     assert kept_bytes(rows).total == sum(kept.values()) + 4 * stream
 
 
+def times_of(rows: Iterable[Row], direction: Direction) -> dict[tuple[object, ...], float]:
+    """Return how often each kernel of rows runs."""
+    counted: dict[tuple[object, ...], float] = defaultdict(float)
+    for row in rows:
+        if (task := row.task(direction)) is not None:
+            counted[task.name, task.operator.name, task.operator.computed_in, task.shape] += task.times
+    return counted
+
+
+BESIDE: dict[str, dict[str, Any]] = {
+    "tokens of experts": {"overlap_expert_parallel": True},
+    "adapters": {"overlap_expert_parallel": True, "overlap_tensor_parallel": True, "lora": Lora(16)},
+    "sums": {"overlap_tensor_parallel": True, "gemm_recipe": GemmRecipe.MXFP8},
+    "compiled sums": {"overlap_tensor_parallel": True, "compiled": True},
+    "chunks": {"overlap_linear_traffic": True},
+}
+
+
+@pytest.mark.parametrize("settings", BESIDE.values(), ids=BESIDE)
+def test_traffic_runs_beside_kernels_of_its_layer(settings: dict[str, Any]) -> None:
+    """A row that hides traffic runs in the layer itself, in the same shape and precision, as often or more often."""
+    found = 0
+    for run, kind in preset_runs():
+        layout = replace(run.layout, data_parallel_size=2, expert_parallel_size=1 + kind.has_experts)
+        rows = rows_of(replace(run, layout=layout, **settings), kind)
+        for direction in Direction:
+            own = times_of((row for row in rows if row.behind is None), direction)
+            for behind in {id(row.behind): row.behind for row in rows if row.behind and row.task(direction)}.values():
+                for key, times in times_of(behind.rows, direction).items():
+                    assert times <= own[key] + 1e-12, (key, run.model, kind)
+                    found += 1
+    assert found > 100
+
+
 @pytest.mark.parametrize("recompute", list(Recompute))
 def test_recomputation_marks_rows_and_changes_none_of_their_passes(recompute: Recompute) -> None:
     for run, kind in preset_runs():
-        plain, marked = (layer_rows(replace(run, recompute=each), kind) for each in (Recompute.NONE, recompute))
+        plain, marked = (rows_of(replace(run, recompute=each), kind) for each in (Recompute.NONE, recompute))
         assert [(row.forward, row.backward, row.weights) for row in plain] == [
             (row.forward, row.backward, row.weights) for row in marked
         ]

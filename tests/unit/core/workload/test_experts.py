@@ -18,7 +18,6 @@ from predictor.core.plan.loading import prepare
 from predictor.core.rows import Kind
 from predictor.core.step.stages import time_block
 from predictor.core.workload.expert_exchange import ExpertDispatcher, visited
-from predictor.core.workload.layer_table import layer_rows
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, GraphModule, RecomputeModule
 from predictor.core.workload.switches import Ffn, LayerKind
@@ -27,7 +26,7 @@ from predictor.core.workload.transformer import Biases, MixtureOfExperts
 from predictor.core.workload.transformer_step import layer_block, layer_launches
 from predictor.evidence.published.nemo import megatron_core
 from predictor.evidence.published.row import Row, UnexpressedError
-from tests.layers import backward_pass, forward_pass
+from tests.layers import backward_pass, forward_pass, rows_of
 from tests.unit.core.step.test_step_time import unit_system
 
 SPARSE, DENSE = LayerKind(ffn=Ffn.EXPERTS), LayerKind()
@@ -192,7 +191,7 @@ def test_fused_experts_are_two_kernels_without_gate_and_inner_casts() -> None:
 @pytest.mark.parametrize(("recipe", "kernels"), [("fp8_delayed", 1), ("fp8_tensorwise", 3 * HELD), ("mxfp8", HELD)])
 def test_casts_are_kernels_of_every_expert_but_with_delayed_scaling(recipe: str, kernels: int) -> None:
     low = run(training={"gemm_recipe": recipe})
-    casts = [row.task(Direction.FORWARD) for row in layer_rows(low, SPARSE) if row.kind is Kind.CAST]
+    casts = [row.task(Direction.FORWARD) for row in rows_of(low, SPARSE) if row.kind is Kind.CAST]
     assert [cast.launches for cast in casts if cast and cast.name == "expert_casts"] == [kernels, kernels]
 
 

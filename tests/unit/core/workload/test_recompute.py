@@ -20,7 +20,6 @@ from predictor.core.schema.presets import preset, preset_names
 from predictor.core.schema.sections import validate
 from predictor.core.transforms.lora import EVERY_LINEAR, Lora
 from predictor.core.transforms.recomputation import recomputed_layers
-from predictor.core.workload.layer_table import layer_rows
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, Recompute, RecomputeModule
@@ -29,7 +28,7 @@ from predictor.core.workload.tasks import TRAFFIC
 from predictor.core.workload.transformer import Attention, LayerKind, MixtureOfExperts, Normalization
 from predictor.core.workload.transformer_memory import layer_memory
 from predictor.core.workload.transformer_step import generator_launches, layer_block, transformer_step
-from tests.layers import times
+from tests.layers import rows_of, times
 from tests.unit.llama_8b import LLAMA_8B
 
 LLAMA = replace(LLAMA_8B, normalization=Normalization.FUSED_RMS_NORM)
@@ -214,8 +213,8 @@ def amounts(rows: list[Row], direction: Direction) -> Counter[tuple[str, object]
 def test_an_ffn_is_what_a_layer_runs_more_than_one_without_it(variant: dict[str, Any]) -> None:
     found = 0
     for run, kind in preset_runs(variant):
-        whole, mixer = layer_rows(run, kind), kind._replace(ffn=Ffn.NONE)
-        without = layer_rows(run, mixer) if mixer.branches else []
+        whole, mixer = rows_of(run, kind), kind._replace(ffn=Ffn.NONE)
+        without = rows_of(run, mixer) if mixer.branches else []
         assert not any(row.module in OF_FFN for row in without)
         marked = [row for row in whole if row.module in OF_FFN]
         for direction in Direction:
@@ -229,7 +228,7 @@ def test_an_mlp_recomputed_in_mxfp8_casts_its_own_operands_alone() -> None:
     run = replace(
         RUN, recompute=Recompute.SELECTIVE, recompute_modules=(RecomputeModule.MLP,), gemm_recipe=GemmRecipe.MXFP8
     )
-    rows = [row for row in layer_rows(run, DENSE) if row.kind is Kind.CAST]
+    rows = [row for row in rows_of(run, DENSE) if row.kind is Kind.CAST]
     again = [row for row in rows if row.again]
     assert (len(rows), len(again)) == (4, 2)  # inputs of queries, keys and values, attention's output, up, down
     assert again == [row for row in rows if row.module in OF_FFN]
