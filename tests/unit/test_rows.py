@@ -29,13 +29,13 @@ from tests.unit.core.workload.test_token_mixers import MODEL, run_of
 from tests.unit.examples import model_of
 from tests.unit.test_structure import PACKAGES, imported_names, relative
 
-WORKLOADS = PACKAGES["predictor"] / "workloads"
+CORE = PACKAGES["predictor"] / "core"
 BLOCKS, TRANSFORMS, FOLDS = (
-    sorted((WORKLOADS / "blocks").glob("*.py")),
-    sorted((WORKLOADS / "transforms").glob("*.py")),
-    WORKLOADS / "folds.py",
+    sorted((CORE / "blocks").glob("*.py")),
+    sorted((CORE / "transforms").glob("*.py")),
+    CORE / "folds.py",
 )
-BLOCK, TRANSFORM, FOLD = (f"predictor.core.workload.{name}" for name in ("blocks", "transforms", "folds"))
+BLOCK, TRANSFORM, FOLD = (f"predictor.core.{name}" for name in ("blocks", "transforms", "folds"))
 
 
 @cache
@@ -63,15 +63,15 @@ def test_blocks_know_no_transform_and_neither_knows_a_fold(paths: list[Path], ab
     assert len(imports) > 5
 
 
-def workload_imports(start: Path) -> set[str]:
-    """Return all modules of the workloads that a file loads, by way of others too."""
+def core_imports(start: Path) -> set[str]:
+    """Return all modules of the core that a file loads, by way of others too."""
     found: set[str] = set()
     left = [start]
     while left:
         for name, _ in imported_names(left.pop()):
             for module in (name, name.rpartition(".")[0]):
                 path = PACKAGES["predictor"].parent / Path(*module.split(".")).with_suffix(".py")
-                if path.is_relative_to(WORKLOADS) and path.exists() and module not in found:
+                if path.is_relative_to(CORE) and path.exists() and module not in found:
                     found.add(module)
                     left.append(path)
     return found
@@ -79,8 +79,8 @@ def workload_imports(start: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", [path for path in BLOCKS if path.stem != "__init__"], ids=lambda path: path.stem)
 def test_a_block_loads_no_run_transform_or_fold(path: Path) -> None:
-    loaded = workload_imports(path)
-    assert not {name for name in loaded if name.startswith((TRANSFORM, FOLD, "predictor.core.workload.run"))}
+    loaded = core_imports(path)
+    assert not {name for name in loaded if name.startswith((TRANSFORM, FOLD)) or name == "predictor.core.workload.run"}
     assert "predictor.core.rows" in loaded
 
 
@@ -269,6 +269,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "sums": {"overlap_tensor_parallel": True, "gemm_recipe": GemmRecipe.MXFP8},
     "compiled sums": {"overlap_tensor_parallel": True, "compiled": True},
     "chunks": {"overlap_linear_traffic": True},
+    "compiled tokens of experts": {"overlap_expert_parallel": True, "compiled": True},
+    "tokens of experts and chunks": {"overlap_expert_parallel": True, "overlap_linear_traffic": True},
 }
 
 

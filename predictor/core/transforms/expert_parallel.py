@@ -25,7 +25,7 @@ def with_exchange(
     as many as warm its pipeline up. Source: Megatron-LM core/pipeline_parallel/combined_1f1b.py.
 
     Args:
-        rows: of the layer.
+        rows: of the layer, as they run: compiled, in chunks.
         experts: of the model.
         call: sizes of the layer.
         layout: of the ranks.
@@ -41,4 +41,4 @@ def with_exchange(
             added.append(
                 Row(task.name, Module.DISPATCH, Kind.TRAFFIC, task.operator, one, one, task.part, behind=behind)
             )
-    return rows + added
+    return added + rows  # the exchange begins before sums over tensor-parallel ranks

@@ -87,7 +87,7 @@ def _one_way(
     activation = call.tokens * call.hidden_size * call.element_bytes
     part = Part.TENSOR_PARALLEL
     gathered, summed = shares
-    if each.group is not None:
+    if each.group is not None:  # Megatron-LM core/transformer/moe/token_dispatcher.py, over the expert-tensor ranks
         shard = call.unsplit_tokens * each.width_share * call.hidden_size * call.element_bytes
         return [
             *traffic("all_gather", each.module, shard, each.group, part, times, Kind.GATHER),

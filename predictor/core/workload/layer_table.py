@@ -158,11 +158,12 @@ def layer_rows(run: TrainingRun, kind: LayerKind, rows: list[Row] | None = None)
     """
     call = run.layer_call(kind)
     rows = kept_rows(run, kind) if rows is None else rows
-    if kind.has_experts:
-        rows = _with_exchange(run, call, rows)
     if run.compiled:
         rows = [fused(row) for row in rows]
-    rows = _recomputed(run, kind, with_sums(rows, call, _sums(run, kind), _tensor_parallel(run, kind)))
+    rows = with_sums(rows, call, _sums(run, kind), _tensor_parallel(run, kind))
+    if kind.has_experts:
+        rows = _with_exchange(run, call, rows)
+    rows = _recomputed(run, kind, rows)
     return in_graphs(rows, run.graph_modules, kind.has_experts) if run.graph_modules else rows
 
 
