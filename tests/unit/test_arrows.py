@@ -42,7 +42,7 @@ ROOF: dict[str, set[str]] = {
 ALLOWED: dict[str, set[str]] = CORE | {wing: CORE.keys() | others for wing, others in WINGS.items()} | ROOF
 TRAINERS = {"llm_trainer": CORE.keys() | {"replay"}, "hugectr": CORE.keys() | {"replay", "recommender"}}
 # Blocks, transforms and folds describe the layer, as the room workload does.
-LAYER = dict.fromkeys(("rows", "blocks", "transforms", "folds"), "workload")
+LAYER = dict.fromkeys(("rows", "kernel_rows", "blocks", "transforms", "folds"), "workload")
 PLACES = {f"predictor.core.{place}": room for place, room in ({room: room for room in CORE} | LAYER).items()}
 PLACES |= {f"predictor.{room}": room for room in (*WINGS, *ROOF)}
 

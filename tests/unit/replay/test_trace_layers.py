@@ -34,7 +34,10 @@ SHARDED = {
 CONFIGS: dict[str, dict[str, Any]] = {
     "one GPU": full_form(training={"recompute": "full"}),
     "fsdp": full_form(system="H100", parallelism=SHARDED),
-    "pipeline": full_form(parallelism={**SMALL_PIPELINE, "tensor_parallel_size": 2}, training={"num_micro_batches": 8}),
+    "pipeline": full_form(
+        parallelism={**SMALL_PIPELINE, "tensor_parallel_size": 2},
+        training={"num_micro_batches": 8, "framework": "pytorch"},
+    ),
     "uneven": full_form(parallelism={"pipeline_parallel_size": 2, "layers_per_stage": [5, 3]}),
     "experts": full_form(system="H100", model={"moe": EXPERTS}, parallelism={**SMALL_PIPELINE, "zero_stage": 1}),
     "further tokens": full_form(system="H100", model={"moe": EXPERTS, "num_mtp_layers": 2}),
