@@ -217,7 +217,7 @@ clean: ## remove environments, caches and builds
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Modules are compiled as they are imported: of torch and transformers few ever are.
-PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
 $(PREDICT_READY): EXTRAS :=
 $(TEST_READY): EXTRAS := [fit,test]
@@ -240,8 +240,8 @@ $(WORKFLOW_READY): EXTRAS := [fit,launch,profile,recommend,reference,test,train,
 	fi; \
 	echo "Setting up $(@D) with $$("$$python" --version), once" >&2; \
 	"$$python" -m venv "$(@D)"
-	@"$(@D)/bin/python" -m pip install $(PIP_OPTIONS) --editable ".$(EXTRAS)"
+	@"$(@D)/bin/python" -m pip install $(PIP_OPTIONS) --constraint constraints.txt --editable ".$(EXTRAS)"
 	@if [ "$(*)" = workflow ]; then \
-		"$(@D)/bin/python" -m pip install $(PIP_OPTIONS) --no-deps -r training/hugectr/engine-cpu.txt; \
+		"$(@D)/bin/python" -m pip install $(PIP_OPTIONS) --constraint constraints.txt --no-deps -r training/hugectr/engine-cpu.txt; \
 	fi
 	@touch "$@"

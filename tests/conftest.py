@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -29,12 +28,6 @@ else:
 # wait for its end in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def pytest_collection_finish() -> None:
-    """Take what was collected, thousands of tests, out of the garbage collector's rounds: an eighth of their time."""
-    gc.collect()
-    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
