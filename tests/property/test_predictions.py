@@ -140,7 +140,7 @@ def test_short_form_and_full_form_predict_the_same(pp: int, mp: int, dp: int, b:
             "layers_per_stage": "gpt_neox",
             "gradient_bucket_elements": 1_260_000_000,
         },
-        training={"micro_batch_size": b, "num_micro_batches": m, **decided},
+        training={"micro_batch_size": b, "num_micro_batches": m, "precision": "fp16", **decided},
     )
     short_run = to_run(validate(expanded, is_short=True), 4)
     full_run = to_full_run(full)

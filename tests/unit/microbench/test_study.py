@@ -176,7 +176,7 @@ def test_a_study_ends_in_time_with_a_record_per_stage_and_a_report(study: Path) 
         "Host time per",
     ):
         assert title in text
-    assert "attention, cudnn, forward: error: No viable backend" in text
+    assert "attention, efficient, forward: error: No viable backend" in text
 
 
 def test_a_product_that_shares_nothing_with_a_copy_is_not_slowed(study: Path) -> None:
