@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.core.blocks.mamba2 import CONVOLUTION_PASSES, GATED_NORM_PASSES
-from predictor.core.blocks.token_mixer import Around, Kernels
+from predictor.core.blocks.token_mixer import Around, Kernels, out_projection
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -105,7 +105,6 @@ class GatedDelta:
         kept = per_element * (self.convolved + repeated + self.values + self.num_value_heads * self.chunk_size)
         convolved, unit = per_element * self.convolved, per_element * 2 * self.keys
         gated = per_element * self.values
-        output = (call.tokens, self.values // tp, call.hidden_size)
         states = self.num_value_heads * self.key_head_dim * self.value_head_dim
         return Around(
             [
@@ -140,15 +139,7 @@ class GatedDelta:
                     (gated * GATED_NORM_PASSES[0], gated * GATED_NORM_PASSES[1]),
                     weights=self.value_head_dim,
                 ),
-                product(
-                    "out_projection",
-                    Module.MIXER,
-                    "attention_output",
-                    output,
-                    Split.ROW,
-                    Reads(Role.CORE, call.tokens * output[1]),
-                    matrix=Matrix.OUT_PROJECTION,
-                ),
+                out_projection(call, self.values // tp, call.hidden_size),
             ],
             [],
         )

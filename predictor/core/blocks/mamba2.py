@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from predictor.core.blocks.token_mixer import Around, Kernels
+from predictor.core.blocks.token_mixer import Around, Kernels, out_projection
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -146,15 +146,7 @@ class Mamba2:
                 ),
                 stream("gated_norm", Module.MIXER, call, (gated * GATED_NORM_PASSES[0], gated * GATED_NORM_PASSES[1])),
                 *self._reordered(call),
-                product(
-                    "out_projection",
-                    Module.MIXER,
-                    "attention_output",
-                    (tokens, self.inner // tp, call.hidden_size),
-                    Split.ROW,
-                    Reads(Role.CORE, tokens * (self.inner // tp)),
-                    matrix=Matrix.OUT_PROJECTION,
-                ),
+                out_projection(call, self.inner // tp, call.hidden_size),
             ],
             [],
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from predictor.core.blocks.token_mixer import Around, Kernels
+from predictor.core.blocks.token_mixer import Around, Kernels, out_projection
 from predictor.core.kernel_rows import product, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -61,15 +61,7 @@ class Recurrence:
             keeps=(Kept(Role.CORE, per_element * inputs),),
             multiplications=float(self.streamed),
         )
-        output = product(
-            "out_projection",
-            Module.MIXER,
-            "attention_output",
-            (call.tokens, inputs, outputs),
-            Split.ROW,
-            Reads(Role.CORE, call.tokens * inputs),
-            matrix=Matrix.OUT_PROJECTION,
-        )
+        output = out_projection(call, inputs, outputs)
         return Around([*projections, recurrence, output], [])
 
     def core_multiplications(self, num_heads: int, keys: int) -> float:

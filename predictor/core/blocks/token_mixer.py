@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from predictor.core.rows import Row
+from predictor.core.kernel_rows import product
+from predictor.core.rows import Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.layer_call import LayerCall
 
 
@@ -46,3 +47,16 @@ class TokenMixer(Protocol):
 
     def gathered_width(self, hidden_size: int) -> int:
         """Return the width per token of the inputs of column-parallel products."""
+
+
+def out_projection(call: LayerCall, width: int, outputs: int) -> Row:
+    """Return the product that writes a mixer's output, so wide on one rank, to the residual stream."""
+    return product(
+        "out_projection",
+        Module.MIXER,
+        "attention_output",
+        (call.tokens, width, outputs),
+        Split.ROW,
+        Reads(Role.CORE, call.tokens * width),
+        matrix=Matrix.OUT_PROJECTION,
+    )
