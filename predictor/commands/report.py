@@ -48,7 +48,7 @@ def answer(arguments: argparse.Namespace) -> str:
         problem = problem_around(loaded, rules)
         answered = search(problem, SHOWN, pareto=True)
         fastest_us = (answered.ranking.unsure or answered.ranking.best)[0].step_us
-        own = standing(problem, loaded.run, prediction.step.us, fastest_us)
+        own = standing(problem, loaded.run, prediction.modelled_us, fastest_us).scaled(prediction.ratio)
         others = layouts(answered, own, max(needed.total for needed in step_memory(prediction.tasks)))
     text = page(prediction, loaded, picture(step_trace(prediction), CONTENT_WIDTH), others)
     return write_outputs([Output("--out", arguments.out, lambda: text)])[0]

@@ -111,7 +111,7 @@ def _meeting(hunt: Hunt, num_gpus: int, tried: list[Tried]) -> SearchAnswer | No
     fastest = (kept or answer).winners[0]
     training = training_of(answer, fastest)
     assert training is not None
-    tried.append(Tried(num_gpus, fastest.ranked.step_us, training, hunt.goals.missed(training) or MEETS))
+    tried.append(Tried(num_gpus, fastest.prediction.step.us, training, hunt.goals.missed(training) or MEETS))
     return kept
 
 
@@ -126,7 +126,7 @@ def _least_hours(problem: SearchProblem, num_gpus: int) -> float:
 def _only_dearer(tried: list[Tried], goals: Limits) -> bool:
     """Return whether the price alone is missed, and rose at the last doublings."""
     known = [one.training for one in tried if one.training is not None][-DEARER - 1 :]
-    prices = [price for price in (training.highest_price for training in known) if price is not None]
+    prices = [training.price for training in known if training.price is not None]
     if goals.price is None or len(prices) <= DEARER or prices[-1] <= goals.price:
         return False
     return all(later > earlier for earlier, later in pairwise(prices))
@@ -138,8 +138,8 @@ def _none(tried: list[Tried], goals: Limits, most: int) -> str:
     if not known:
         reason = tried[-1].verdict if tried else "a node has more"
         return f"no number of GPUs up to {most:,} meets the goals: {reason}; raise --max-gpus or the limits"
-    hours = [one.training.longest_hours for one in known if one.training is not None]
-    prices = [one.training.highest_price or 0.0 for one in known if one.training is not None]
+    hours = [one.training.hours for one in known if one.training is not None]
+    prices = [one.training.price or 0.0 for one in known if one.training is not None]
     takes_too_long = goals.hours is not None and min(hours) > goals.hours
     missing = hours if takes_too_long else prices
     best = known[missing.index(min(missing))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor.core.step.memory import GIB
 from predictor.core.workload.run import TrainingRun
@@ -33,6 +33,10 @@ class Standing:
         """Return the run's place among the layouts and itself, from 1."""
         return self.faster + 1
 
+    def scaled(self, ratio: float) -> Standing:
+        """Return the same with the steps so many times as long: with what is not modelled of them."""
+        return replace(self, step_us=self.step_us * ratio, fastest_us=self.fastest_us * ratio)
+
     @property
     def slower(self) -> float:
         """Return how much longer than the fastest it takes, as a share of that."""
@@ -45,8 +49,8 @@ def standing(problem: SearchProblem, run: TrainingRun, step_us: float, fastest_u
     Args:
         problem: the search around the run.
         run: the run.
-        step_us: its predicted step.
-        fastest_us: step of the search's first winner.
+        step_us: its modelled step.
+        fastest_us: modelled step of the search's first winner.
     """
     space = problem.space
     pipelines = Pipelines(space)

@@ -12,6 +12,7 @@ from predictor.core.plan.model import operators_of_a_layer
 from predictor.core.schema.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.core.schema.software import recorded_in_full
 from predictor.core.workload.frameworks import GPT_NEOX
+from predictor.core.workload.run_choices import Conditions
 
 TRAINING_CONFIG = ("pp", "mp", "dp", "b", "h", "l", "dim", "steps_per_update", "gpus_per_node")
 REQUIRED = (
@@ -179,6 +180,7 @@ def expand(content: dict[str, Any]) -> dict[str, Any]:
             "micro_batch_size": n["b"],
             "num_micro_batches": n["steps_per_update"],
             **GPT_NEOX.section("training"),
+            "conditions": Conditions.MODEL.value,  # the documented interface composes a step and adds nothing
         },
     }
     for section, keys in OVERRIDES.items():

@@ -378,5 +378,6 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         overlap_optimizer_offload=training.overlap_optimizer_offload,
         offload_activation_layers=training.offload_activation_layers,
         offload_modules=training.offload_modules,
+        conditions=training.conditions,
         lora=None if training.lora is None else Lora(**training.lora.model_dump()),
     )

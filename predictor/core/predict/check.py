@@ -68,8 +68,7 @@ class Rule:
         name: key of the limit.
         limit: its value.
         value: predicted; of ``certain`` limits the worse end of the 90 % interval.
-        corrected: the value at the ratio of published runs; None of what is no time, or without such runs.
-        kept: whether the prediction keeps the limit, corrected too.
+        kept: whether the prediction keeps the limit.
         remark: beside a limit that is kept all the same.
     """
 
@@ -78,7 +77,6 @@ class Rule:
     value: float
     kept: bool
     remark: str = ""
-    corrected: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +138,7 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
         ConfigError: a limit needs a budget that the configuration lacks.
     """
     rules: list[Rule] = []
-    step, corrected_us = prediction.step, prediction.prediction.corrected_us
-    values = _values(prediction, step.high_us if limits.certain else step.us)
-    corrected = {} if corrected_us is None else _values(prediction, corrected_us)
+    values = _values(prediction, prediction.step.high_us if limits.certain else prediction.step.us)
     for name, value in values.items():
         limit = getattr(limits, name)
         if limit is None:
@@ -150,10 +146,7 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
         if value is None:
             needs = "budget.train_tokens" + (" and budget.price_per_gpu_hour" if name == "max_price" else "")
             raise ConfigError(f"{prediction.name}: {name} needs {needs} in the configuration")
-        as_published = None if name == "max_memory_gib" else corrected.get(name)
-        compared = [value] if as_published is None else [value, as_published]
-        kept = min(compared) >= limit if name.startswith("min_") else max(compared) <= limit
-        rules.append(Rule(name, limit, value, kept, corrected=as_published))
+        rules.append(Rule(name, limit, value, value >= limit if name.startswith("min_") else value <= limit))
     if limits.must_fit and prediction.fit is not None:
         memory = prediction.loaded.system.hardware.gpu.memory_gib
         assert memory is not None
@@ -173,17 +166,10 @@ def render(checks: Sequence[Check]) -> str:
         lines += [f"      {sentence}" for sentence in checked.headline]
         lines += [
             f"      {'ok  ' if rule.kept else 'FAIL'}  {rule.name:22}limit {rule.limit:>12,.6g}   "
-            f"{'at worst ' if checked.certain else 'predicted'} {rule.value:>12,.6g}{_beside(rule)}"
+            f"{'at worst ' if checked.certain else 'predicted'} {rule.value:>12,.6g}   {rule.remark}".rstrip()
             for rule in checked.rules
         ]
     return "\n".join(lines)
-
-
-def _beside(rule: Rule) -> str:
-    """Return what stands behind a rule's value."""
-    if rule.corrected is not None:
-        return f"   at their ratio {rule.corrected:>12,.6g}"
-    return f"   {rule.remark}" if rule.remark else ""
 
 
 def to_json(checks: Sequence[Check]) -> dict[str, Any]:
@@ -202,7 +188,6 @@ def to_json(checks: Sequence[Check]) -> dict[str, Any]:
                         "rule": rule.name,
                         "limit": rule.limit,
                         "predicted": rule.value,
-                        "corrected": rule.corrected,
                         "kept": rule.kept,
                     }
                     for rule in checked.rules

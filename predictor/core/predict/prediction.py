@@ -110,9 +110,9 @@ class StepPrediction:
         return tuple(json_document.notes(self.prediction, self.loaded, list(self.answers)))
 
     @property
-    def published_ratio(self) -> float | None:
-        """Return measured over predicted time of published runs of this kind, on average; None where there are none."""
-        return self.prediction.published_ratio
+    def modelled_us(self) -> float:
+        """Return the modelled time of the step, without what published runs of this kind took beyond it."""
+        return self.prediction.modelled_us
 
     @property
     def headline(self) -> tuple[str, ...]:

@@ -51,13 +51,6 @@ def _notes(compared: list[Compared]) -> list[str]:
     ]
 
 
-def _published(predictions: list[Prediction]) -> list[tuple[str, list[str]]]:
-    """Return the line of steps at the ratio of published runs; none where there are no such runs."""
-    steps = [p.corrected_us for p in predictions]
-    told = ["-" if us is None else duration(us) for us in steps]
-    return [] if all(us is None for us in steps) else [("– at the ratio of published runs", told)]
-
-
 def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
     """Return label and cells of every line."""
     predictions = [row.prediction for row in compared]
@@ -67,7 +60,6 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
         ("step", [duration(p.step.us) for p in predictions]),
         ("– low end of the 90 % interval", [duration(p.step.low_us) for p in predictions]),
         ("– high end", [duration(p.step.high_us) for p in predictions]),
-        *_published(predictions),
         ("– source", [p.step.source.label for p in predictions]),
         ("– against the first", ["", *changes]),
         ("GPUs", [f"{p.run.layout.num_gpus:,}" for p in predictions]),

@@ -15,13 +15,13 @@ from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import prediction_bill
 from predictor.core.report.goodput import goodput_notes
 from predictor.core.report.layout_notes import straddling_notes
+from predictor.core.report.not_modelled import not_modelled_entry
 from predictor.core.report.slowest import slowest_rank
 from predictor.core.step.breakdown import BY_BYTES, Answer, answers, stage_parts
 from predictor.core.step.fit import MEMORY_ERROR, Fit, fit_on, fits_of
 from predictor.core.step.highest_mfu import mfu_entry
 from predictor.core.step.memory import GIB, StageMemory, step_memory
 from predictor.core.step.prediction import Prediction
-from predictor.core.step.published_runs import published_entry, published_runs_note
 from predictor.core.workload.run import TrainingRun
 
 FORMAT = "estimate-train-time/prediction/1"
@@ -57,9 +57,6 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
             f"{named(widest)} contributes most to its width."
         )
     said += _hardware_notes(prediction, system, answered)
-    published = published_runs_note(prediction, system)
-    if published is not None:
-        said.append(published)
     if run.precision != system.precision:
         said.append(_precision_note(run.precision, system))
     stage = prediction.stages[prediction.critical_stage]
@@ -291,7 +288,7 @@ def to_json(prediction: Prediction, loaded: Loaded) -> dict[str, Any]:
         "format": FORMAT,
         "memory": {"stage": fullest, **_memory(needed_there, system)},
         **_speed(prediction),
-        "published_runs": published_entry(prediction, system),
+        "not_modelled": not_modelled_entry(prediction),
         "published_mfu": mfu_entry(prediction),
         "taken": _taken(loaded),
         "critical_stage": prediction.critical_stage,

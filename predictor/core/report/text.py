@@ -13,6 +13,7 @@ from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import HOURS_PER_DAY, prediction_bill
 from predictor.core.report.goodput import Goodput
 from predictor.core.report.json_document import fit, notes
+from predictor.core.report.not_modelled import conditions_note, not_modelled_note
 from predictor.core.report.slowest import slowest_rank
 from predictor.core.schema.finding import others_with
 from predictor.core.schema.sections import NO_BUDGET
@@ -21,7 +22,6 @@ from predictor.core.step.fit import Fit, fit_on
 from predictor.core.step.highest_mfu import mfu_note
 from predictor.core.step.memory import GIB, StageMemory, step_memory
 from predictor.core.step.prediction import Prediction
-from predictor.core.step.published_runs import published_runs_note
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.low_precision import product_precision
@@ -43,6 +43,7 @@ LABELS = {
     "optimizer_us": "optimizer",
     "parameter_gather_us": "parameter gather",
     "waiting_us": "waiting for other stages",
+    "not_modelled_us": "not modelled",
 }
 TITLE = "Step time  "
 LABEL_WIDTH = max(map(len, LABELS.values())) + 2
@@ -188,21 +189,6 @@ def span(hours: float) -> str:
     return f"{hours:.3g} h" if hours >= 1 else duration(hours * 3.6e9)
 
 
-def corrected(prediction: Prediction, loaded: Loaded) -> str | None:
-    """Return how published runs of this kind came out and what that makes of this one; None where there are none."""
-    note, ratio, us = (
-        published_runs_note(prediction, loaded.system),
-        prediction.published_ratio,
-        prediction.corrected_us,
-    )
-    if note is None or ratio is None or us is None:
-        return None
-    whole = ""
-    if loaded.budget.train_tokens is not None:
-        whole = f", the training {span(prediction_bill(prediction, loaded).hours * ratio)}"
-    return f"{note} At their ratio, {ratio:.2f}, the step takes {duration(us)}{whole}."
-
-
 def above_published(prediction: Prediction, system: PublishedSystem) -> str | None:
     """Return that the MFU is above every published run's, and the other systems of the GPU; None where it is not."""
     note = mfu_note(prediction)
@@ -213,15 +199,13 @@ def above_published(prediction: Prediction, system: PublishedSystem) -> str | No
 
 
 def headline(prediction: Prediction, loaded: Loaded) -> list[str]:
-    """Return the sentences that stand directly below the time of a step: what speaks against it."""
-    said = [corrected(prediction, loaded), above_published(prediction, loaded.system)]
+    """Return the sentences that stand directly below the time of a step: its conditions, what speaks against it."""
+    said = [
+        conditions_note(prediction),
+        not_modelled_note(prediction),
+        above_published(prediction, loaded.system),
+    ]
     return [sentence for sentence in said if sentence is not None]
-
-
-def notes_below(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> list[str]:
-    """Return the caveats of a prediction but for those that its headline says."""
-    said = published_runs_note(prediction, loaded.system)
-    return [note for note in notes(prediction, loaded, answered) if note != said]
 
 
 def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
@@ -369,7 +353,7 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
             f"one, {milliseconds(waited.time_us)} ms of the step."
         )
     below += ["", *foundations(prediction.step.us, answered)]
-    below += [f"Note: {note}" for note in notes_below(prediction, loaded, answered)]
+    below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *_table(prediction, parts, width)]
     titled = {name: f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items()}
     doubtful = fit(prediction, loaded.system) in (Fit.MAY_NOT_FIT, Fit.DOES_NOT_FIT)

@@ -16,7 +16,14 @@ from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.section import Section
 from predictor.core.transforms.lora import EVERY_LINEAR, LoraTarget
-from predictor.core.workload.run_choices import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
+from predictor.core.workload.run_choices import (
+    AttentionKernel,
+    Conditions,
+    GemmRecipe,
+    OffloadModule,
+    Recompute,
+    RecomputeModule,
+)
 from predictor.core.workload.software import Framework
 
 
@@ -150,6 +157,11 @@ class TrainingSection(Section):
         default=None,
         description="software that trains: its defaults are those of the run, the interval is that of its published "
         "runs, and what only its own code does is counted; pytorch: a program of one's own, with no such defaults",
+    )
+    conditions: Conditions | None = Field(
+        default=None,
+        description="tuned: as vendors' benchmarks run; ordinary: as users' runs come out; model: the model alone, "
+        "without what it leaves out; if absent tuned for a named framework with published tuned runs, else ordinary",
     )
 
 

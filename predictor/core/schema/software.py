@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import framework_named, section_of
 from predictor.core.workload.frameworks import SECTIONS, defaults_of
+from predictor.core.workload.run_choices import Conditions
 from predictor.core.workload.software import Framework
 from predictor.core.workload.switches import Loss, Positions
 
 PRECISION = "precision"
 ROTARY = Positions.ROTARY.value
+ORDINARY = Conditions.ORDINARY.value  # a framework that is only supposed has not been tuned
 LOSS_OF_WHOLE_LOGITS = Loss.TORCH.value  # of logits that tensor-parallel ranks do not split
 # Of the documented interface and of records, which come from a time when a configuration that said none meant it.
 FORMER_PRECISION = "fp16"
@@ -114,6 +116,8 @@ def with_software(content: dict[str, Any], default: Framework, precision: str) -
         return content, None  # validation says why
     usual = _switches(framework, sections)
     usual["training"][PRECISION] = precision
+    if named is None:
+        usual["training"]["conditions"] = ORDINARY
     whole = {**content, **{name: {**usual[name], **keys} for name, keys in sections.items()}}
     if framework is Framework.PYTORCH:
         whole["training"].pop("framework", None)

@@ -34,6 +34,7 @@ class StageParts:
         parameter_gather_us: replicas collect the parameters that others updated.
         waiting_us: other stages still reduce, or update longer.
         host_link_us: activations to host memory and back, what computing does not hide.
+        not_modelled_us: what runs of this kind took beyond their modelled time; negative where they took less.
     """
 
     forward_us: float
@@ -51,6 +52,7 @@ class StageParts:
     waiting_us: float
     data_parallel_hidden_us: float
     host_link_us: float = 0.0
+    not_modelled_us: float = 0.0
 
     @property
     def step_us(self) -> float:
@@ -58,7 +60,8 @@ class StageParts:
         kernels = self.forward_us + self.recompute_us + self.backward_us + self.optimizer_us
         between_layers = self.tensor_parallel_us + self.context_parallel_us + self.expert_parallel_us
         traffic = self.pipeline_us + self.data_parallel_exposed_us + self.parameter_gather_us
-        return kernels + between_layers + traffic + self.host_link_us + self.host_us + self.bubble_us + self.waiting_us
+        idle = self.host_us + self.bubble_us + self.waiting_us
+        return kernels + between_layers + traffic + self.host_link_us + idle + self.not_modelled_us
 
     def as_dict(self, with_host_link: bool) -> dict[str, float]:
         """Return the parts by name; the host link's where activations of any stage travel over it."""
@@ -138,6 +141,7 @@ def stage_parts(timed: StepTime) -> list[StageParts]:
                     if Part.DATA_PARALLEL in step_pass.hidden
                 ),
                 host_link_us=traffic[Part.HOST_LINK],
+                not_modelled_us=timed.step.us - timed.modelled_us,
             )
         )
     return parts

@@ -28,7 +28,7 @@ class StepTime:
 
     Attributes:
         tasks: the step's tasks and their memory.
-        step: the step, with its 90 % interval and its weakest source.
+        step: the step, with its 90 % interval and its weakest source; of a run with what is not modelled of it.
         stages: per pipeline stage.
         message: one message between neighbouring stages.
         timeline: the replay behind the point estimate.
@@ -50,10 +50,20 @@ class StepTime:
         return self.end.critical_stage
 
     @property
+    def modelled_us(self) -> float:
+        """Return the modelled time of the step."""
+        return self.end.step
+
+    @property
+    def ratio(self) -> float:
+        """Return the step over its modelled time: 1 but for runs whose published ones took longer or shorter."""
+        return self.step.us / self.modelled_us
+
+    @property
     def host_share(self) -> float:
-        """Return the share of the step in which the critical stage waits for the host's launches."""
+        """Return the share of the modelled step in which the critical stage waits for the host's launches."""
         passes = self.stages[self.critical_stage].whole.passes
-        return self.tasks.num_micro_batches * sum(step_pass.host.us for step_pass in passes) / self.step.us
+        return self.tasks.num_micro_batches * sum(step_pass.host.us for step_pass in passes) / self.modelled_us
 
     @property
     def bubble_us(self) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from predictor.core.costs.low_precision import peak_tflop_per_s
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.composition import StepTime, step_in
-from predictor.core.step.families import Family, bounded_step, published_family
+from predictor.core.step.discrepancy import Discrepancy, discrepancy, operators_deviation
 from predictor.core.workload.low_precision import product_precision
 from predictor.core.workload.measured_kernels import on_system
 from predictor.core.workload.run import TrainingRun
@@ -16,32 +16,20 @@ from predictor.core.workload.transformer_step import transformer_step
 
 @dataclass(frozen=True, slots=True)
 class Prediction(StepTime):
-    """The time of one step of a run on a system.
+    """The time of one step of a run on a system; ``step`` includes what is not modelled.
 
     Attributes:
         run: the run.
         system, gpu: names of the published system and of its GPU.
         peak_tflop_per_s: of the GPU in the precision of the run's products.
-        family: of published runs, whose errors make the interval; None where operators and machines make it.
-        published: family of published runs that the prediction is held against; None where there is none.
+        discrepancy: of the step from its modelled time; None where the model alone answers.
     """
 
     run: TrainingRun
     system: str
     gpu: str
     peak_tflop_per_s: float
-    family: Family | None = None
-    published: Family | None = None
-
-    @property
-    def published_ratio(self) -> float | None:
-        """Return measured over predicted time of published runs of this kind, on average; None without any."""
-        return None if self.published is None else self.published.ratio
-
-    @property
-    def corrected_us(self) -> float | None:
-        """Return the step at the ratio of published runs, in microseconds; None without any."""
-        return None if self.published_ratio is None else self.step.us * self.published_ratio
+    discrepancy: Discrepancy | None = None
 
     @property
     def tokens_per_second(self) -> float:
@@ -67,16 +55,16 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
         PublishedError: the system lacks a regressor that the run needs.
     """
     timed = step_in(run.precision, transformer_step(on_system(run, system)), system)
-    family = None
-    if system.hardware.calibration is None:
-        host_share = StepTime(**timed).host_share
-        timed["step"], family = bounded_step(run, system, timed["step"], timed["closing"], host_share)
+    modelled = StepTime(**timed)
+    operators = operators_deviation(modelled.step, modelled.closing)
+    found = discrepancy(run, system, modelled.host_share, operators)
+    if found is not None:
+        timed["step"] = found.applied(modelled.step)
     return Prediction(
         **timed,
         run=run,
         system=system.name,
         gpu=system.gpu,
         peak_tflop_per_s=peak_tflop_per_s(system.hardware.gpu, product_precision(run)),
-        family=family,
-        published=published_family(run, system, family),
+        discrepancy=found,
     )

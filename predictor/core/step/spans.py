@@ -136,7 +136,7 @@ def timed_trace(timed: StepTime, where: str) -> StepTrace:
     ]
     return StepTrace(
         title=f"{where}, {SCHEDULES[step.schedule].label}",
-        step_us=timed.step.us,
+        step_us=timed.modelled_us,
         spans=[*spans, *inside],
         blocking=step.blocking_transfers,
     )

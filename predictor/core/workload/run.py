@@ -25,6 +25,7 @@ from predictor.core.workload.partition import chunk_layers
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run_choices import (
     AttentionKernel,
+    Conditions,
     GemmRecipe,
     GraphModule,
     OffloadModule,
@@ -91,6 +92,7 @@ class TrainingRun:
         offload_modules: whose inputs travel to host memory and back, in every layer.
         offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
         lora: adapters that train while the model's own weights do not; None: all weights train.
+        conditions: as tuned benchmarks run or as ordinary ones; None: as published runs of the framework.
     """
 
     model: Transformer
@@ -146,6 +148,7 @@ class TrainingRun:
     offload_activation_layers: int = 0
     offload_modules: tuple[OffloadModule, ...] = ()
     lora: Lora | None = None
+    conditions: Conditions | None = None
 
     @lazy
     def element_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""Choices of a training run: recomputation, offloading, low precision, attention kernels, CUDA graphs."""
+"""Choices of a training run: recomputation, offloading, low precision, attention kernels, graphs, conditions."""
 
 from __future__ import annotations
 
@@ -74,3 +74,15 @@ class GraphModule(StrEnum):
     MOE = "moe"
     MOE_ROUTER = "moe_router"
     MOE_PREPROCESS = "moe_preprocess"
+
+
+class Conditions(StrEnum):
+    """Conditions of a run, which decide what is added to its modelled time (core/step/discrepancy.py).
+
+    ``tuned``: as vendors' benchmarks run, on synthetic or cached data, without evaluation and with balanced routing;
+    ``ordinary``: as users' runs, with data loading, logging and checkpoints; ``model``: nothing is added.
+    """
+
+    TUNED = "tuned"
+    ORDINARY = "ordinary"
+    MODEL = "model"

@@ -9,12 +9,12 @@ from typing import Any
 from predictor.core.base.words import counted
 from predictor.core.plan.framework_rules import RULES
 from predictor.core.report.json_document import slow_network_notes
+from predictor.core.report.not_modelled import not_modelled_note
 from predictor.core.report.text import LABELS, above_published, duration, span, wrapped
 from predictor.core.step.breakdown import StageParts, answers
 from predictor.core.step.composition import MACHINE_SPREAD
 from predictor.core.step.fit import MEMORY_ERROR, Fit
 from predictor.core.step.memory import GIB
-from predictor.core.step.published_runs import published_runs_note
 from predictor.search.answer import SearchAnswer, Winner, layout_fields
 from predictor.search.rank import described, recomputed
 from predictor.search.report.search_bill import training_notes, training_of
@@ -45,7 +45,7 @@ def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
         "low_us": step.low_us,
         "high_us": step.high_us,
         "source": step.source.label,
-        "published_ratio": winner.prediction.published_ratio,
+        "modelled_us": winner.prediction.modelled_us,
         "memory_gib": winner.ranked.memory_bytes / GIB,
         "fit": answer.fit(winner),
         "mfu": winner.prediction.mfu,
@@ -89,7 +89,7 @@ def _twins(winner: Winner) -> list[dict[str, Any]]:
     own = layout_fields(winner.ranked.plan)
     return [
         {
-            "time_us": twin.step_us,
+            "time_us": twin.step_us * winner.prediction.ratio,
             "memory_gib": twin.memory_bytes / GIB,
             "layout": {key: value for key, value in layout_fields(twin.plan).items() if value != own[key]},
         }
@@ -97,23 +97,11 @@ def _twins(winner: Winner) -> list[dict[str, Any]]:
     ]
 
 
-def published(answer: SearchAnswer) -> list[str]:
-    """Return how published runs of the layouts' kinds came out, each kind once, with the numbers of its layouts."""
-    numbers: dict[str, list[str]] = {}
-    for number, winner in enumerate(answer.winners, start=1):
-        note = published_runs_note(winner.prediction, answer.system)
-        if note is not None:
-            numbers.setdefault(note, []).append(str(number))
-    return [
-        note if len(of) == len(answer.winners) else f"Layout{'s' if len(of) > 1 else ''} {', '.join(of)}: {note}"
-        for note, of in numbers.items()
-    ]
-
-
 def above(answer: SearchAnswer) -> list[str]:
-    """Return the sentences that stand above the table: what speaks against its times."""
-    mfu = above_published(answer.winners[0].prediction, answer.system)
-    return [*published(answer), *([] if mfu is None else [f"Layout 1: {mfu}"])]
+    """Return the sentences that stand above the table: what is not modelled, and what speaks against its times."""
+    fastest = answer.winners[0].prediction
+    added, mfu = not_modelled_note(fastest), above_published(fastest, answer.system)
+    return [*([] if added is None else [added]), *([] if mfu is None else [f"Layout 1: {mfu}"])]
 
 
 def notes(answer: SearchAnswer) -> tuple[str, ...]:
@@ -179,20 +167,15 @@ def _training_columns(answer: SearchAnswer) -> list[str]:
     """Return the columns on the whole training, where the search was told of it."""
     if answer.budget.train_tokens is None:
         return []
-    told = ["training"] if answer.budget.price_per_gpu_hour is None else ["training", "price"]
-    return [column for name in told for column in ((name, "corrected") if published(answer) else (name,))]
+    return ["training"] if answer.budget.price_per_gpu_hour is None else ["training", "price"]
 
 
 def _training_cells(answer: SearchAnswer, winner: Winner) -> list[str]:
-    """Return the cells of these columns; corrected is at the ratio of published runs."""
+    """Return the cells of these columns."""
     training = training_of(answer, winner)
     if training is None:
         return []
-    pairs = [(span(training.hours), "-" if training.corrected_hours is None else span(training.corrected_hours))]
-    if training.price is not None:
-        price = training.corrected_price
-        pairs.append((f"{training.price:,.0f}", "-" if price is None else f"{price:,.0f}"))
-    return [cell for pair in pairs for cell in (pair if published(answer) else pair[:1])]
+    return [span(training.hours), *([] if training.price is None else [f"{training.price:,.0f}"])]
 
 
 def _cells(answer: SearchAnswer, winner: Winner) -> list[str]:

@@ -120,7 +120,7 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, layouts: str = ""
     listed = answers(prediction, system)
     limit = system.hardware.gpu.memory_gib
     time_bars, memory_bars = _time_bars(parts), [_memory_bar(i, needed) for i, needed in enumerate(memory)]
-    said = "".join(f"<li>{escape(note)}</li>" for note in notes_below(prediction, loaded, listed))
+    said = "".join(f"<li>{escape(note)}</li>" for note in notes(prediction, loaded, listed))
     sections = [
         section("Where the step goes", legend(time_bars), bars(time_bars, "ms", "time of every stage by part")),
         section("When: the pipeline", f'<div class="scroll">{picture}</div>'),
