@@ -16,7 +16,8 @@ from predictor.core.report.json_document import fit, notes
 from predictor.core.report.slowest import slowest_rank
 from predictor.core.schema.finding import others_with
 from predictor.core.schema.sections import NO_BUDGET
-from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, source_shares, stage_parts
+from predictor.core.step.composition import StepTime
 from predictor.core.step.fit import Fit, fit_on
 from predictor.core.step.highest_mfu import mfu_note
 from predictor.core.step.memory import GIB, StageMemory, step_memory
@@ -224,6 +225,19 @@ def notes_below(prediction: Prediction, loaded: Loaded, answered: list[Answer]) 
     return [note for note in notes(prediction, loaded, answered) if note != said]
 
 
+def sources_text(timed: StepTime, system: PublishedSystem) -> str:
+    """Return the share of the step by source: 88% interpolated, 6% extrapolated, 6% analytic."""
+    shares = source_shares(timed, system)
+    return ", ".join(f"{_whole_percent(share)} {source.label}" for source, share in shares.items())
+
+
+def _whole_percent(share: float) -> str:
+    """Return a share in whole percent; neither a rest nor its complement is rounded away."""
+    if share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1.0 else f"{share:.0%}"
+
+
 def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
     """Return step, model, layout, training, system, speed, memory and budget by their titles."""
     step, run, system = prediction.step, loaded.run, loaded.system
@@ -231,7 +245,7 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
     rows = {
         "Step time": (
             f"{duration(step.us)}   90 % interval {duration(step.low_us)} – {duration(step.high_us)}   "
-            f"{step.source.label}"
+            f"{sources_text(prediction, system)}"
         ),
         "Model": (
             f"{_count(model.num_parameters())} parameters: {model.num_layers} layers, hidden {model.hidden_size}, "
