@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from predictor.core.report.text import TITLE, duration, wrapped
+from predictor.core.base.words import duration
+from predictor.core.report.text import TITLE, wrapped
 from predictor.replay.answer import ReplayAnswer, Replayed
 from predictor.replay.bottleneck import LEAST
 from predictor.replay.breakdown import PRINTED, RankParts

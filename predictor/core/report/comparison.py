@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from predictor.core.base.words import duration
+from predictor.core.costs.cost import Source
 from predictor.core.plan.loading import Loaded
 from predictor.core.report import json_document
-from predictor.core.report.text import LABELS, duration, milliseconds, wrapped
-from predictor.core.step.breakdown import StageParts, answers, stage_parts
+from predictor.core.report.text import LABELS, milliseconds, wrapped
+from predictor.core.step.breakdown import StageParts, answers, source_shares, stage_parts
 from predictor.core.step.fit import Fit, fit_on
 from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.prediction import Prediction
@@ -51,6 +53,12 @@ def _notes(compared: list[Compared]) -> list[str]:
     ]
 
 
+def _inside(compared: Compared) -> float:
+    """Return the share of the step that is measured or interpolated."""
+    shares = source_shares(compared.prediction, compared.loaded.system)
+    return sum(share for source, share in shares.items() if source <= Source.INTERPOLATED)
+
+
 def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
     """Return label and cells of every line."""
     predictions = [row.prediction for row in compared]
@@ -60,7 +68,7 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
         ("step", [duration(p.step.us) for p in predictions]),
         ("– low end of the 90 % interval", [duration(p.step.low_us) for p in predictions]),
         ("– high end", [duration(p.step.high_us) for p in predictions]),
-        ("– source", [p.step.source.label for p in predictions]),
+        ("– of it measured or interpolated", [f"{_inside(row):.0%}" for row in compared]),
         ("– against the first", ["", *changes]),
         ("GPUs", [f"{p.run.layout.num_gpus:,}" for p in predictions]),
         ("tokens/s", [f"{p.tokens_per_second:,.0f}" for p in predictions]),

@@ -6,7 +6,7 @@ from math import inf
 from pathlib import Path
 from textwrap import TextWrapper
 
-from predictor.core.base.words import counted
+from predictor.core.base.words import counted, duration
 from predictor.core.costs.cost import Source
 from predictor.core.costs.published import CARD, PublishedSystem
 from predictor.core.plan.loading import Loaded
@@ -17,7 +17,8 @@ from predictor.core.report.not_modelled import conditions_note, not_modelled_not
 from predictor.core.report.slowest import slowest_rank
 from predictor.core.schema.finding import others_with
 from predictor.core.schema.sections import NO_BUDGET
-from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, source_shares, stage_parts
+from predictor.core.step.composition import StepTime
 from predictor.core.step.fit import Fit, fit_on
 from predictor.core.step.highest_mfu import mfu_note
 from predictor.core.step.memory import GIB, StageMemory, step_memory
@@ -53,14 +54,6 @@ SHARE_WIDTH = 8
 LISTED = 12
 SMALLEST_LISTED = 0.0005
 VERDICTS = {None: "", Fit.FITS: ": fits", Fit.MAY_NOT_FIT: ": MAY NOT FIT", Fit.DOES_NOT_FIT: ": DOES NOT FIT"}
-
-
-def duration(us: float) -> str:
-    """Return a duration in the unit that reads best, to four digits."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.4g} {unit}" if us < 1000 * size else f"{us / size:,.0f} {unit}"
-    return f"{us:.4g} µs"
 
 
 def _count(value: float) -> str:
@@ -208,6 +201,19 @@ def headline(prediction: Prediction, loaded: Loaded) -> list[str]:
     return [sentence for sentence in said if sentence is not None]
 
 
+def sources_text(timed: StepTime, system: PublishedSystem) -> str:
+    """Return the share of the step by source: 88% interpolated, 6% extrapolated, 6% analytic."""
+    shares = source_shares(timed, system)
+    return ", ".join(f"{_whole_percent(share)} {source.label}" for source, share in shares.items())
+
+
+def _whole_percent(share: float) -> str:
+    """Return a share in whole percent; neither a rest nor its complement is rounded away."""
+    if share < 0.005:
+        return "<1%"
+    return ">99%" if 0.995 <= share < 1.0 else f"{share:.0%}"
+
+
 def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
     """Return step, model, layout, training, system, speed, memory and budget by their titles."""
     step, run, system = prediction.step, loaded.run, loaded.system
@@ -215,7 +221,7 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
     rows = {
         "Step time": (
             f"{duration(step.us)}   90 % interval {duration(step.low_us)} – {duration(step.high_us)}   "
-            f"{step.source.label}"
+            f"{sources_text(prediction, system)}"
         ),
         "Model": (
             f"{_count(model.num_parameters())} parameters: {model.num_layers} layers, hidden {model.hidden_size}, "

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from operator import add
 
-from predictor.core.costs.cost import Source
+from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.composition import StepTime
-from predictor.core.step.stages import PassTime, hidden_reduction_us
-from predictor.core.workload.tasks import TRAFFIC, Part
+from predictor.core.step.stages import PassTime, StageTime, hidden_reduction_us
+from predictor.core.workload.tasks import TRAFFIC, Part, Task
 
 # Behind the name of a kernel without measurements.
 BY_BYTES = " (by bytes)"
@@ -205,3 +206,53 @@ def _merged(pair: tuple[Answer, Answer], combine: Callable[[float, float], float
         step_us=combine(first.step_us, second.step_us),
         width_us=combine(first.width_us, second.width_us),
     )
+
+
+def busiest_stage(timed: StepTime) -> int:
+    """Return the stage that computes and sends longest, from 0."""
+    return max(range(len(timed.stages)), key=lambda i: timed.timeline.busy[i] + timed.timeline.communicating[i])
+
+
+def source_shares(timed: StepTime, system: PublishedSystem) -> dict[Source, float]:
+    """Return each source's share of the busiest stage's kernels, exposed traffic and host time, most reliable first.
+
+    The busiest stage sets the pace of a pipeline: the bubbles of the others come from its times.
+    """
+    us: Counter[Source] = Counter()
+    for cost in exposed_costs(timed, system):
+        us[cost.source] += cost.us
+    whole = sum(us.values())
+    return {source: us[source] / whole for source in sorted(us) if us[source] > 0.0}
+
+
+def exposed_costs(timed: StepTime, system: PublishedSystem) -> Iterator[Cost]:
+    """Yield the costs that add up to the busiest stage's time; traffic with the share that nothing hides."""
+    busiest = busiest_stage(timed)
+    step, stage = timed.tasks, timed.stages[busiest]
+    end = step.stages[busiest].end
+    passes = _exposed_traffic(stage)
+    sent_us = step.num_micro_batches * step.stages[busiest].num_messages * timed.message.us
+    sent = timed.timeline.communicating[busiest] / (sent_us or 1.0)
+    reduced = max(0.0, 1.0 - hidden_reduction_us(stage) / (stage.reduction.us or 1.0))
+    gathered = stage.gather.us / (stage.gather.us + stage.hidden_gather.us or 1.0)
+
+    def exposed(task: Task) -> float:
+        for tasks, share in ((step.message, sent), (end.reduction, reduced), (end.gather, gathered)):
+            if task in tasks:
+                return share
+        return passes.get(task.part, 1.0)
+
+    for task, times in step.calls(step.stages[busiest]):
+        yield system.cost(task.operator, task.direction, task.shape) * (times * exposed(task))
+    for step_pass in stage.whole.passes:
+        yield step_pass.host * step.num_micro_batches
+
+
+def _exposed_traffic(stage: StageTime) -> dict[Part, float]:
+    """Return the share of traffic that computing does not hide, of every part with hidden traffic."""
+    shown: Counter[Part] = Counter()
+    hidden: Counter[Part] = Counter()
+    for step_pass in stage.whole.passes:
+        shown.update({part: cost.us for part, cost in step_pass.traffic.items()})
+        hidden.update({part: cost.us for part, cost in step_pass.hidden.items()})
+    return {part: shown[part] / (shown[part] + us) for part, us in hidden.items() if us}

@@ -219,9 +219,7 @@ def operators_deviation(step: Cost, closing: Cost) -> float:
     return log(high / low) / 2.0 / TWO_SIDED_90
 
 
-def discrepancy(
-    run: TrainingRun, system: PublishedSystem, host_share: float, operators: float
-) -> Discrepancy | None:
+def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, operators: float) -> Discrepancy | None:
     """Return what is not modelled of a run; None where nothing that was published tells.
 
     That is a run predicted by the model alone, on a calibrated system, whose own runs tell, and on processors.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from predictor.core.base.words import counted
-from predictor.core.report.text import duration
+from predictor.core.base.words import counted, duration
 from predictor.evidence.verification.answer import Verification, disturbed_lines, failure_lines, summary_lines
 from predictor.replay.files.verified_run import OperatorOfStep, PartOfStep, PredictedTime, VerifiedRun
 

@@ -7,8 +7,8 @@ from collections import Counter
 from io import StringIO
 from typing import Any
 
-from predictor.core.base.words import counted
-from predictor.core.report.text import duration, wrapped
+from predictor.core.base.words import counted, duration
+from predictor.core.report.text import wrapped
 from predictor.core.step.memory import GIB
 from predictor.recommender.hugectr.plan_file import plan_entries
 from predictor.recommender.sharding.answer import HUGECTR, PlanSearch, PlanWinner

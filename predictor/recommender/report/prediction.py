@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from predictor.core.base.words import counted
+from predictor.core.base.words import counted, duration
 from predictor.core.costs.published import CARD
 from predictor.core.report.goodput import SECONDS_PER_HOUR
 from predictor.core.report.json_document import (
@@ -18,7 +18,7 @@ from predictor.core.report.json_document import (
     step_entry,
     system_entry,
 )
-from predictor.core.report.text import duration, foundations, memory_text, short_path, wrapped
+from predictor.core.report.text import foundations, memory_text, short_path, sources_text, wrapped
 from predictor.core.step.breakdown import Answer, answers
 from predictor.core.step.fit import Fit
 from predictor.core.step.memory import GIB, StageMemory, step_memory
@@ -117,7 +117,7 @@ def rows(reported: Reported) -> dict[str, str]:
     return {
         "Step time": (
             f"{duration(step.us)}   90 % interval {duration(step.low_us)} – {duration(step.high_us)}   "
-            f"{step.source.label}"
+            f"{sources_text(prediction, system)}"
         ),
         "Model": (
             f"{embedding:,} embedding weights in {counted(len(run.plan.tables), 'table')}, {slots} slots of width "

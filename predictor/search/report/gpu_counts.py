@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from predictor.core.report.text import duration, span
+from predictor.core.base.words import duration
+from predictor.core.report.text import span
 from predictor.search.report.search_bill import Training
 
 

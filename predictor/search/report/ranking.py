@@ -6,11 +6,11 @@ import csv
 from io import StringIO
 from typing import Any
 
-from predictor.core.base.words import counted
+from predictor.core.base.words import counted, duration
 from predictor.core.plan.framework_rules import RULES
 from predictor.core.report.json_document import slow_network_notes
 from predictor.core.report.not_modelled import not_modelled_note
-from predictor.core.report.text import LABELS, above_published, duration, span, wrapped
+from predictor.core.report.text import LABELS, above_published, span, wrapped
 from predictor.core.step.breakdown import StageParts, answers
 from predictor.core.step.composition import MACHINE_SPREAD
 from predictor.core.step.fit import MEMORY_ERROR, Fit

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from html import escape
 
+from predictor.core.base.words import duration
 from predictor.core.costs.cost import Source
 from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import prediction_bill
+from predictor.core.report.json_document import notes
 from predictor.core.report.page.charts import Bar, bars, interval, legend
 from predictor.core.report.page.parts import section, table
 from predictor.core.report.page.style import STYLE
-from predictor.core.report.text import LABELS, duration, header_rows, headline, notes_below, span
-from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, stage_parts
+from predictor.core.report.text import LABELS, header_rows, headline, sources_text, span
+from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, source_shares, stage_parts
 from predictor.core.step.memory import GIB, StageMemory, step_memory
 from predictor.core.step.prediction import Prediction
 
@@ -77,10 +80,9 @@ def _answer_table(listed: list[Answer], step_us: float) -> str:
     return table(head, rows)
 
 
-def _meanings(listed: list[Answer]) -> str:
-    """Return what the sources of a table's rows mean."""
-    shown = {answer.source for answer in listed[:LISTED]}
-    return "; ".join(f"{source.label}: {words}" for source, words in MEANING.items() if source in shown) + "."
+def _meanings(shown: Container[Source]) -> str:
+    """Return the meaning of each source."""
+    return "; ".join(f"{source.label}: {words}" for source, words in MEANING.items() if source in shown)
 
 
 def _headline(prediction: Prediction, loaded: Loaded) -> str:
@@ -95,13 +97,14 @@ def _headline(prediction: Prediction, loaded: Loaded) -> str:
         tokens = f"{loaded.budget.train_tokens:.3g} tokens"
         whole = f"<p>{tokens} take {escape(span(bill.hours))}, {bill.gpu_hours:,.0f} GPU-hours.</p>"
     against = "".join(f"<p><strong>{escape(sentence)}</strong></p>" for sentence in headline(prediction, loaded))
-    weakest = f"<p>Weakest source of any part: {step.source.label} ({escape(MEANING[step.source])}).</p>"
+    meanings = _meanings(source_shares(prediction, loaded.system))
+    shares = f"<p>Sources: {escape(sources_text(prediction, loaded.system))} ({escape(meanings)}).</p>"
     said = (
         f"predicted time of a training step on {loaded.system.name}, 90 % interval {duration(step.low_us)} – "
         f"{duration(step.high_us)}"
     )
     return (
-        f"<h1>{escape(duration(step.us))} <small>{escape(said)}</small></h1>{against}{weakest}"
+        f"<h1>{escape(duration(step.us))} <small>{escape(said)}</small></h1>{against}{shares}"
         f"{interval(step.us, step.low_us, step.high_us)}{whole}<dl>{listed}</dl>"
     )
 
@@ -135,7 +138,7 @@ def page(prediction: Prediction, loaded: Loaded, picture: str, layouts: str = ""
         layouts,
         section(
             "Sources: every operator and collective",
-            f"<p>{escape(_meanings(listed))}</p>",
+            f"<p>{escape(_meanings({answer.source for answer in listed[:LISTED]}))}.</p>",
             _answer_table(listed, prediction.step.us),
         ),
         section("To know before trusting it", f"<ul>{said}</ul>" if said else "<p>Nothing beyond the above.</p>"),

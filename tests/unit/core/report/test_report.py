@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from predictor.core.base.encoding import fit_encoding
-from predictor.core.costs.cost import Cost
+from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.plan.loading import Loaded, load, prepare, read_config
 from predictor.core.report.json_document import FORMAT, to_json
 from predictor.core.report.text import duration, render
-from predictor.core.step.breakdown import answers, stage_parts
+from predictor.core.step.breakdown import answers, busiest_stage, exposed_costs, source_shares, stage_parts
 from predictor.core.step.prediction import Prediction, predict
 from tests.unit.examples import full_form, short_form, write
 
@@ -76,6 +76,25 @@ def test_answers_account_for_what_a_stage_does(case: tuple[Prediction, Loaded]) 
     hidden = max(part.data_parallel_hidden_us for part in parts)
     busy = max(part.step_us - part.bubble_us - part.waiting_us - part.host_us for part in parts)
     assert sum(answer.step_us for answer in largest) >= (busy - hidden) * 0.98
+
+
+def test_sources_account_for_the_busiest_stage(case: tuple[Prediction, Loaded]) -> None:
+    prediction, loaded = case
+    parts = stage_parts(prediction)
+    busiest = parts[busiest_stage(prediction)]
+    us = sum(cost.us for cost in exposed_costs(prediction, loaded.system))
+    assert math.isclose(us, busiest.step_us - busiest.bubble_us - busiest.waiting_us, rel_tol=0.02)
+    shares = source_shares(prediction, loaded.system)
+    assert math.isclose(sum(shares.values()), 1.0)
+    assert list(shares) == sorted(shares)
+
+
+def test_headline_gives_the_share_of_every_source(tmp_path: Path) -> None:
+    prediction, loaded = _predicted(short_form(), tmp_path)
+    shares = source_shares(prediction, loaded.system)
+    assert 0.01 < shares[Source.EXTRAPOLATED] < 0.99
+    first = render(prediction, loaded).partition("\n")[0]
+    assert f"{shares[Source.EXTRAPOLATED]:.0%} extrapolated" in first
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
