@@ -17,6 +17,7 @@ from predictor.core.schema.finding import find_folder, published
 from predictor.core.schema.merging import merged
 from predictor.core.schema.own_system import is_system_file
 from predictor.core.schema.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
+from predictor.core.schema.software import ORDINARY
 from predictor.core.schema.taking import Beside
 from predictor.search import answer
 from predictor.search.question import DECIDED, SearchQuestion, search_problem
@@ -54,6 +55,8 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     content = with_settings(content, fixed)
     named = (content.get("training") or {}).get("framework")
     candidates = [rules_behind(named)] if named else list(RULES.values())
+    if named is None:  # a framework that is only supposed has not been tuned
+        content = merged({"training": {"conditions": ORDINARY}}, content)
     missing: NoLayoutError | None = None
     for rules in candidates:
         try:

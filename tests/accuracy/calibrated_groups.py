@@ -17,6 +17,7 @@ from typing import NamedTuple
 from predictor.core.base.errors import ConfigError, PublishedError
 from predictor.core.hardware.hardware import COMPONENTS
 from predictor.core.step.calibrated import log_error, log_gradient, log_time
+from predictor.evidence.calibration.answer import Calibrated
 from predictor.evidence.calibration.contradictions import check_agreement
 from predictor.evidence.calibration.fit import Fit, fit
 from predictor.evidence.calibration.observations import Observation, observed_run
@@ -32,11 +33,15 @@ FEWEST_ROWS = 5
 
 
 class Published(NamedTuple):
-    """A published step: the run, its predicted time as a log, and that log's derivatives."""
+    """A published step: the run, and the derivatives of its modelled time's log."""
 
     run: Observation
-    log_time: float
     gradient: list[float]
+
+    @property
+    def log_published(self) -> float:
+        """Return the log of the predicted time, what is not modelled included."""
+        return self.run.log_published + self.run.expected
 
 
 class Draw(NamedTuple):
@@ -47,7 +52,7 @@ class Draw(NamedTuple):
         after: mean absolute error calibrated.
         inside: share of rows inside the 90 % interval.
         high_over_low: median of the intervals.
-        refused: runs contradict each other, so that all stays as published.
+        refused: runs contradict each other, or factors do not help, so that all stays as published.
     """
 
     before: float
@@ -67,7 +72,7 @@ def published_steps(folder: Path) -> dict[str, list[Published]]:
         except (ConfigError, PublishedError):
             continue
         gradient = log_gradient(run.time, run.system, [0.0] * len(COMPONENTS), run.log_published)
-        groups[step.groups[0]].append(Published(run, run.log_published, gradient))
+        groups[step.groups[0]].append(Published(run, gradient))
     return groups
 
 
@@ -93,19 +98,21 @@ class _Predicted(NamedTuple):
 def _predicted(row: Published, fitted: Fit | None) -> _Predicted:
     """Return a prediction, as published where nothing was calibrated; derivatives are those at published times."""
     if fitted is None:
-        return _Predicted(row.log_time, *map(log, row.run.interval))
+        return _Predicted(row.log_published, *map(log, row.run.interval))
     here = log_time(row.run.time, row.run.system, fitted.logs)
     half = log_error(row.gradient, fitted.covariance, fitted.residual)
     return _Predicted(here, here - half, here + half)
 
 
 def _fitted(rows: Sequence[Published]) -> Fit | None:
-    """Return what runs calibrate; None where they contradict each other, so that nothing is calibrated."""
+    """Return what runs calibrate; None where they contradict each other or no factors help."""
     runs = [row.run for row in rows]
     prior = prior_of(runs)
     fitted = fit(runs, prior)
+    calibrated = Calibrated(Path(), runs[0].system.hardware, tuple(runs), prior.deviations, fitted, ())
     try:
         check_agreement(runs, fitted, prior.deviations)
+        calibrated.check_that_it_helps()
     except ConfigError:
         return None
     return fitted
@@ -119,7 +126,7 @@ def _judged(chosen: Sequence[Published], others: Sequence[Published]) -> Draw:
     fitted = _fitted(chosen)
     predicted = [_predicted(row, fitted) for row in others]
     return Draw(
-        before=fmean(_error(row.log_time, row.run) for row in others),
+        before=fmean(_error(row.log_published, row.run) for row in others),
         after=fmean(_error(each.time, row.run) for each, row in zip(predicted, others, strict=True)),
         inside=fmean(
             each.low <= row.run.log_measured <= each.high for each, row in zip(predicted, others, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from operator import add
@@ -218,7 +218,7 @@ def source_shares(timed: StepTime, system: PublishedSystem) -> dict[Source, floa
 
     The busiest stage sets the pace of a pipeline: the bubbles of the others come from its times.
     """
-    us: Counter[Source] = Counter()
+    us: dict[Source, float] = defaultdict(float)
     for cost in exposed_costs(timed, system):
         us[cost.source] += cost.us
     whole = sum(us.values())

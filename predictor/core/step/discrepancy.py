@@ -121,6 +121,10 @@ class DiscrepancyModel(BaseModel):
             deviation**2 for word, deviation in new.items() if not any(name.startswith(word) for name in known)
         )
 
+    def between(self, framework: Framework | None) -> float:
+        """Return the deviation between sources of a framework."""
+        return self.sources.get(str(framework), self.sources["other"])
+
     def tuned(self, framework: Framework | None) -> bool:
         """Return whether tuned runs of a framework were published."""
         return any(each.framework is framework and not each.ordinary for each in self.runs if framework is not None)
@@ -177,6 +181,7 @@ class Discrepancy:
         low_log, high_log: ends of its 90 % interval.
         conditions: under which the run is predicted.
         other_log_mean: expected log under the other conditions.
+        systematic: deviation of the log between sources that are like this run's, its expectation's own included.
         runs: published ones of its kind.
     """
 
@@ -185,6 +190,7 @@ class Discrepancy:
     high_log: float
     conditions: Conditions
     other_log_mean: float
+    systematic: float
     runs: Runs
 
     @property
@@ -219,6 +225,26 @@ def operators_deviation(step: Cost, closing: Cost) -> float:
     return log(high / low) / 2.0 / TWO_SIDED_90
 
 
+def deviation_of(
+    model: DiscrepancyModel,
+    terms: tuple[str, ...],
+    framework: Framework | None,
+    host_share: float,
+    operators: float,
+) -> float:
+    """Return the standard deviation of the log of measured over modelled time of a run of a source without others.
+
+    Args:
+        model: that has the terms.
+        terms: of the run.
+        framework: that trains; None: not said.
+        host_share: of the step, in which it waits for the host.
+        operators: deviation of the log of the step, of operators and machines.
+    """
+    within = model.within**2 + (model.host * host_share) ** 2 + model.operators * operators**2
+    return sqrt(model.variance(terms) + model.between(framework) ** 2 + within)
+
+
 def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, operators: float) -> Discrepancy | None:
     """Return what is not modelled of a run; None where nothing that was published tells.
 
@@ -236,9 +262,7 @@ def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, op
         return None
     model, ordinary = discrepancy_model(), conditions is Conditions.ORDINARY
     terms, other = (terms_of(run, system.gpu, system.has_own_operators, each) for each in (ordinary, not ordinary))
-    between = model.sources.get(str(run.framework), model.sources["other"])
-    spread = (between, model.within, model.host * host_share, sqrt(model.operators) * operators)
-    deviation = sqrt(model.variance(terms) + sum(each**2 for each in spread))
+    deviation = deviation_of(model, terms, run.framework, host_share, operators)
     mean = model.mean(terms)
     return Discrepancy(
         log_mean=mean,
@@ -246,5 +270,6 @@ def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, op
         high_log=mean + max(model.high * deviation, RUN_NOISE),
         conditions=conditions,
         other_log_mean=model.mean(other),
+        systematic=sqrt(model.variance(terms) + model.between(run.framework) ** 2),
         runs=model.closest(run.framework, ordinary),
     )

@@ -16,7 +16,7 @@ from predictor.core.step.calibrated import TWO_SIDED_90, log_error
 from predictor.evidence.calibration.contradictions import check_agreement
 from predictor.evidence.calibration.fit import Fit, fit
 from predictor.evidence.calibration.inputs import read_observations
-from predictor.evidence.calibration.observations import LAYOUT_SPREAD, Observation
+from predictor.evidence.calibration.observations import Observation
 from predictor.evidence.calibration.plausibility import HOPELESS, check_factors, check_times
 from predictor.evidence.calibration.priors import prior_of
 from predictor.evidence.verification.answer import Failed
@@ -24,8 +24,9 @@ from predictor.evidence.verification.answer import Failed
 # A factor farther from 1 than so many standard deviations of its prior is said: a wrong configuration looks like it.
 SURPRISING = 2.5
 NOTHING_COMMON = (
-    "these runs err in different ways: on average each misses no less with the factors of the others than as "
-    "published. Expect little of the factors; add runs like those to predict, and check what the configurations say"
+    "these runs err in different ways: on average each misses no less with the factors of the others ({after:.1%}) than "
+    "as published ({before:.1%}), so that factors would help nobody. Add runs like those to predict, and check what the "
+    "configurations say; nothing was written"
 )
 
 
@@ -76,23 +77,31 @@ class Calibrated:
         return high / low, exp(2.0 * half)
 
     @property
+    def before(self) -> tuple[float, ...]:
+        """Return every run's log of measured over published time, what is not modelled included."""
+        return tuple(
+            miss - run.expected for miss, run in zip(self.fitted.before, self.observations, strict=True)
+        )
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader should know: factors that no published interval expects, runs that are unlike."""
-        far = tuple(
+        """Return what a reader should know: factors that no published interval expects."""
+        return tuple(
             f"{name} takes {exp(log_factor):.2f} times as long as published, {abs(log_factor) / prior:.1f} standard "
             "deviations of what is known beforehand: check system and configurations"
             for name, log_factor, prior in zip(COMPONENTS, self.fitted.logs, self.priors, strict=True)
             if abs(log_factor) > SURPRISING * prior
         )
-        return far if self._helps else (*far, NOTHING_COMMON)
 
-    @property
-    def _helps(self) -> bool:
-        """Return whether runs come out better with the factors of the others, or cannot tell: one, or good ones."""
-        before = self.errors(self.fitted.before)
-        if len({run.same_as for run in self.observations}) == 1 or before < LAYOUT_SPREAD:
-            return True
-        return self.errors(self.fitted.left_out) < before
+    def check_that_it_helps(self) -> None:
+        """Check that runs come out better with the factors of the others; one configuration alone cannot tell.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        before, after = self.errors(self.before), self.errors(self.fitted.left_out)
+        if len({run.same_as for run in self.observations}) > 1 and after >= before:
+            raise ConfigError(NOTHING_COMMON.format(before=before, after=after))
 
 
 def calibrate(paths: Sequence[str], system: str) -> Calibrated:
@@ -103,8 +112,8 @@ def calibrate(paths: Sequence[str], system: str) -> Calibrated:
         system: name of a published system, or its folder.
 
     Raises:
-        ConfigError: there is no measured step, times are implausible, runs contradict each other, or the system is
-            calibrated already.
+        ConfigError: there is no measured step, times are implausible, runs contradict each other, no factors make
+            the others better, or the system is calibrated already.
         PublishedError: no run can be predicted.
         OSError, yaml.YAMLError: a file cannot be read.
     """
@@ -126,4 +135,6 @@ def calibrate(paths: Sequence[str], system: str) -> Calibrated:
     check_agreement(observations, fitted, priors)
     check_times(observations, priors)
     check_factors(fitted.logs)
-    return Calibrated(folder, hardware, tuple(observations), priors, fitted, tuple(failed))
+    calibrated = Calibrated(folder, hardware, tuple(observations), priors, fitted, tuple(failed))
+    calibrated.check_that_it_helps()
+    return calibrated

@@ -15,7 +15,7 @@ from predictor.core.costs.published import PublishedSystem
 from predictor.core.hardware.hardware import COMPONENTS, Component
 from predictor.core.step.calibrated import Time
 from predictor.core.step.composition import StepTime, step_us
-from predictor.core.step.families import Family, closest_family
+from predictor.core.step.discrepancy import discrepancy_model
 from predictor.core.step.prediction import Prediction
 from predictor.core.workload.step_tasks import StepTasks
 from predictor.evidence.verification.configurations import Configured
@@ -53,7 +53,8 @@ class Observation:
         system: published, without factors.
         parts: published times by component, intervals added up; of one rank, hidden traffic included.
         interval: 90 % interval of the published prediction.
-        family: published runs like this one; None where there are none.
+        expected: log of the published prediction over its modelled time.
+        systematic: deviation of that log between clusters and frameworks that are like this one.
     """
 
     name: str
@@ -65,12 +66,13 @@ class Observation:
     system: PublishedSystem
     parts: dict[Component, Cost]
     interval: tuple[float, float]
-    family: Family | None = None
+    expected: float = 0.0
+    systematic: float = 0.0
 
     @property
     def spread(self) -> float:
-        """Return the standard deviation of misses of runs like this one, as a log."""
-        return LAYOUT_SPREAD if self.family is None else max(self.family.deviation, LAYOUT_SPREAD)
+        """Return the standard deviation of misses between runs of one cluster, as a log."""
+        return discrepancy_model().within if self.systematic else LAYOUT_SPREAD
 
     @property
     def log_published(self) -> float:
@@ -97,10 +99,10 @@ def parts_of_step(tasks: StepTasks, system: PublishedSystem) -> dict[Component, 
     return {component: best[component] for component in COMPONENTS if component in best}
 
 
-def own_family(prediction: StepTime, system: PublishedSystem) -> Family | None:
-    """Return the family of published runs of a run's framework; None where there is none."""
-    family = closest_family(prediction.run, system.gpu) if isinstance(prediction, Prediction) else None
-    return None if family is None or family.framework is None else family
+def _systematic(prediction: StepTime) -> float:
+    """Return how far clusters and frameworks like a run's lie apart, as the deviation of a log; 0 where none tells."""
+    found = prediction.discrepancy if isinstance(prediction, Prediction) else None
+    return 0.0 if found is None else found.systematic
 
 
 def observed_run(
@@ -131,7 +133,8 @@ def observed_run(
         system=workload.system,
         parts=parts_of_step(prediction.tasks, workload.system),
         interval=(step.low_us, step.high_us),
-        family=own_family(prediction, workload.system),
+        expected=log(prediction.ratio),
+        systematic=_systematic(prediction),
     )
 
 

@@ -54,7 +54,7 @@ def run_rows(calibrated: Calibrated) -> list[tuple[str, float, float, float, flo
         (
             run.name,
             run.measured_us / 1e6,
-            _share(fitted.before[i]),
+            _share(calibrated.before[i]),
             _share(fitted.after[i]),
             _share(fitted.left_out[i]),
             *calibrated.width(i),
@@ -66,7 +66,7 @@ def run_rows(calibrated: Calibrated) -> list[tuple[str, float, float, float, flo
 def error_line(calibrated: Calibrated) -> str:
     """Return the mean absolute errors before, after, and of runs that took no part."""
     fitted = calibrated.fitted
-    before, after, left_out = (100 * calibrated.errors(each) for each in (fitted.before, fitted.after, fitted.left_out))
+    before, after, left_out = (100 * calibrated.errors(each) for each in (calibrated.before, fitted.after, fitted.left_out))
     return (
         f"mean absolute error {before:.1f} % as published, {after:.1f} % calibrated, {left_out:.1f} % leaving one out"
     )
@@ -128,7 +128,7 @@ def to_json(calibrated: Calibrated) -> dict[str, Any]:
             for name, factor, low, high, known in factor_rows(calibrated)
         },
         "mean_absolute_error": {
-            "published": calibrated.errors(fitted.before),
+            "published": calibrated.errors(calibrated.before),
             "calibrated": calibrated.errors(fitted.after),
             "left_out": calibrated.errors(fitted.left_out),
         },

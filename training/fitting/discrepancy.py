@@ -1,0 +1,380 @@
+"""Fit what the model of a step leaves out to steps that others published: ``python -m fitting.discrepancy``.
+
+``--store`` writes ``predictor/core/step/discrepancy.yaml``, of which points and intervals are made. The errors that it
+prints are of sources (a publication with all its rows) that took no part.
+
+The log of measured over modelled time is a sum of terms (of all runs, of the framework, of the generation of GPUs, of
+the kind of run), of the deviation of its source, and of what remains. Terms and sources are random effects: variances
+are found by maximum marginal likelihood, with a Student distribution of the sources, so that one that errs wildly
+neither moves the others nor is forgotten (Gelman et al. 2013, Bayesian Data Analysis, chapters 5 and 17). The ends of
+the interval are quantiles of left-out errors in units of their predicted deviation, every source counted once
+(Lei et al. 2018, Distribution-free predictive inference for regression).
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import exp, log
+from pathlib import Path
+from statistics import fmean, median
+from typing import NamedTuple
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.core.plan.loading import prepare
+from predictor.core.step.composition import StepTime, step_in
+from predictor.core.step.discrepancy import (
+    ALL,
+    DATA,
+    FRAMEWORK,
+    GENERATION,
+    ORDINARY,
+    UNMEASURED,
+    DiscrepancyModel,
+    Runs,
+    deviation_of,
+    operators_deviation,
+    terms_of,
+)
+from predictor.core.workload.measured_kernels import on_system
+from predictor.core.workload.software import Framework
+from predictor.core.workload.transformer_step import transformer_step
+from predictor.evidence.published.tables import published_tables
+
+Array = NDArray[np.float64]
+# Rows of a source that take part: its mean is known long before, and all sources teach what differs between runs.
+MOST_ROWS = 40
+FEWEST_SOURCES = 3  # of a framework that has a deviation between sources of its own
+FREEDOM = 4.0  # degrees of freedom of the sources' Student distribution, and weight of the common deviation
+# Deviations of terms that are alone of their kind, so that no variance can be found for them: as wide as a guess.
+SINGLE = {ALL: 0.1, ORDINARY: 0.2, UNMEASURED: 0.2}
+VARIANCES = ("framework", "generation", "kind", "source", "within", "host", "operators")
+START, SPREAD = log(0.07), 0.7  # of the log of a deviation: beforehand about 7 %, within a factor of two
+ROUNDS = 4  # of variances and weights of the sources in turn; both settle
+LEAST_QUANTILE = 1.0  # in deviations: few sources tell no narrower interval
+HEAD = """\
+# Distribution of measured over modelled time of published steps: terms of a hierarchical model of its log. Written by
+# python -m fitting.discrepancy --store from steps that others published; their sources are in
+# predictor/evidence/published, the method in docs/adr/0038-model-discrepancy.md.
+
+"""
+
+
+class Row(NamedTuple):
+    """A published step beside its modelled time.
+
+    Attributes:
+        source: publication that it is of.
+        same_as: equal for rows of one configuration.
+        miss: log of measured over modelled time.
+        host_share: of the step, predicted to be spent in waiting for the host.
+        operators: deviation of the log of the step, of operators and machines.
+    """
+
+    source: str
+    ordinary: bool
+    framework: Framework | None
+    terms: tuple[str, ...]
+    groups: tuple[str, ...]
+    same_as: str
+    miss: float
+    host_share: float
+    operators: float
+    num_gpus: int
+
+
+def judged_rows(folder: Path) -> Iterator[Row]:
+    """Yield every published step of a folder that can be predicted."""
+    for step in published_tables(folder).steps:
+        try:
+            run, system, *_ = prepare(step.config, Path.cwd())
+            modelled = StepTime(**step_in(run.precision, transformer_step(on_system(run, system)), system))
+        except (ConfigError, PublishedError):
+            continue
+        yield Row(
+            source=step.source,
+            ordinary=step.ordinary,
+            framework=run.framework,
+            terms=terms_of(run, system.gpu, system.has_own_operators, step.ordinary),
+            groups=step.groups,
+            same_as=repr(step.config),
+            miss=log(step.seconds * 1e6 / modelled.modelled_us),
+            host_share=modelled.host_share,
+            operators=operators_deviation(modelled.step, modelled.closing),
+            num_gpus=run.layout.num_gpus,
+        )
+
+
+def by_source(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Return the rows of every source, those of one configuration as one row with their mean."""
+    same: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        same[row.source, row.same_as].append(row)
+    sources: dict[str, list[Row]] = defaultdict(list)
+    for (source, _), alike in same.items():
+        sources[source].append(alike[0]._replace(miss=fmean(row.miss for row in alike)))
+    return dict(sorted(sources.items()))
+
+
+def _thinned(sources: Mapping[str, Sequence[Row]]) -> list[Row]:
+    """Return at most so many rows of each source, spread over its table."""
+    kept: list[Row] = []
+    for rows in sources.values():
+        places = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
+        kept += [rows[place] for place in places]
+    return kept
+
+
+class Design(NamedTuple):
+    """Rows as matrices: which terms each has, and which source."""
+
+    names: list[str]
+    sources: list[str]
+    terms: Array
+    membership: Array
+    miss: Array
+    host: Array
+    operators: Array
+
+
+def _design(rows: Sequence[Row]) -> Design:
+    names = sorted({name for row in rows for name in row.terms})
+    sources = sorted({row.source for row in rows})
+    return Design(
+        names,
+        sources,
+        np.array([[float(name in row.terms) for name in names] for row in rows]),
+        np.array([[float(row.source == source) for source in sources] for row in rows]),
+        np.array([row.miss for row in rows]),
+        np.array([row.host_share for row in rows]),
+        np.array([row.operators for row in rows]),
+    )
+
+
+def _prior(names: Sequence[str], deviations: Mapping[str, float]) -> Array:
+    """Return the variance of every term before any run."""
+    words = {FRAMEWORK: "framework", GENERATION: "generation"}
+    given = []
+    for name in names:
+        group = next((group for word, group in words.items() if name.startswith(word)), "kind")
+        given.append(SINGLE.get(name, deviations[group]) ** 2)
+    return np.array(given)
+
+
+def _covariance(design: Design, deviations: Mapping[str, float], weights: Array) -> Array:
+    """Return the covariance of the misses; ``weights`` of sources below 1 widen them."""
+    prior = _prior(design.names, deviations)
+    members = design.membership * (deviations["source"] / np.sqrt(weights))
+    hosts = design.membership * (design.host * deviations["host"])[:, None]
+    own = deviations["within"] ** 2 + deviations["operators"] * design.operators**2
+    together = (design.terms * prior) @ design.terms.T + members @ members.T + hosts @ hosts.T
+    return np.asarray(together + np.diag(own))
+
+
+def _deviations(point: Array) -> dict[str, float]:
+    """Return the deviations of a point of the search; the operators' share lies between 0 and 1."""
+    return {**dict(zip(VARIANCES, np.exp(point).tolist(), strict=True)), "operators": 1.0 / (1.0 + exp(-point[-1]))}
+
+
+class Fitted(NamedTuple):
+    """Deviations, weights of the sources, and the terms after the rows.
+
+    Attributes:
+        point: of the search for the deviations.
+        effects: expected square of every source's deviation.
+    """
+
+    design: Design
+    point: Array
+    deviations: dict[str, float]
+    weights: Array
+    means: Array
+    covariance: Array
+    effects: Array
+
+
+def _searched(design: Design, weights: Array, start: Array) -> Array:
+    """Return the point of maximum marginal likelihood."""
+
+    def loss(point: Array) -> float:
+        lower = np.linalg.cholesky(_covariance(design, _deviations(point), weights))
+        scaled = np.linalg.solve(lower, design.miss)
+        beforehand = np.sum((point[:-1] - START) ** 2) / (2.0 * SPREAD**2) + (point[-1] + 1.0) ** 2 / 8.0
+        return float(0.5 * scaled @ scaled + np.log(np.diag(lower)).sum() + beforehand)
+
+    return np.asarray(minimize(loss, start, method="L-BFGS-B", options={"maxiter": 40}).x)
+
+
+def fitted(rows: Sequence[Row], start: Array | None = None) -> Fitted:
+    """Return the model of some rows.
+
+    Args:
+        rows: of at least two sources.
+        start: point of a like fit; fewer rounds are then enough.
+    """
+    design = _design(rows)
+    point = np.array([START] * (len(VARIANCES) - 1) + [-1.0]) if start is None else start
+    weights = effects = np.ones(len(design.sources))
+    for _ in range(ROUNDS if start is None else ROUNDS // 2):
+        point = _searched(design, weights, point)
+        deviations = _deviations(point)
+        inverse = np.linalg.inv(_covariance(design, deviations, weights))
+        variance = deviations["source"] ** 2 / weights
+        means = variance * (design.membership.T @ inverse @ design.miss)
+        left = variance - variance**2 * np.einsum("ij,ik,kj->j", design.membership, inverse, design.membership)
+        effects = means**2 + left
+        weights = (FREEDOM + 1.0) / (FREEDOM + effects / deviations["source"] ** 2)
+    gain = _prior(design.names, deviations)[:, None] * design.terms.T
+    inverse = np.linalg.inv(_covariance(design, deviations, weights))
+    covariance = np.diag(_prior(design.names, deviations)) - gain @ inverse @ gain.T
+    return Fitted(design, point, deviations, weights, gain @ inverse @ design.miss, covariance, effects)
+
+
+def _between_sources(found: Fitted, rows: Sequence[Row]) -> dict[str, float]:
+    """Return the deviation between sources by framework, drawn towards the common one where there are few."""
+    common = found.deviations["source"] ** 2
+    effects = dict(zip(found.design.sources, (found.effects * found.weights).tolist(), strict=True))
+    of: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        of[str(row.framework)].add(row.source)
+    between = {
+        name: ((FREEDOM * common + sum(effects[source] for source in sources)) / (FREEDOM + len(sources))) ** 0.5
+        for name, sources in sorted(of.items())
+        if len(sources) >= FEWEST_SOURCES
+    }
+    return {**between, "other": common**0.5}
+
+
+def _runs(rows: Sequence[Row]) -> Iterator[Runs]:
+    """Yield the published runs of every framework, tuned and ordinary, and those of any."""
+    kinds: dict[tuple[Framework | None, bool], list[Row]] = defaultdict(list)
+    for row in rows:
+        kinds[row.framework, row.ordinary].append(row)
+        kinds[None, row.ordinary].append(row)
+    for (framework, ordinary), alike in sorted(kinds.items(), key=lambda item: (str(item[0][0]), item[0][1])):
+        sources = by_source(alike)
+        sizes = [row.num_gpus for row in alike]
+        yield Runs(
+            framework=framework,
+            ordinary=ordinary,
+            rows=len(alike),
+            sources=len(sources),
+            fewest_gpus=min(sizes),
+            most_gpus=max(sizes),
+            mean_log=round(fmean(fmean(row.miss for row in own) for own in sources.values()), 4),
+        )
+
+
+def model_of(rows: Sequence[Row], found: Fitted, low: float, high: float) -> DiscrepancyModel:
+    """Return a fit as the predictor reads it."""
+    triangle = [tuple(round(float(value), 6) for value in row[: i + 1]) for i, row in enumerate(found.covariance)]
+    deviations = {name: round(value, 4) for name, value in found.deviations.items()}
+    return DiscrepancyModel(
+        means={name: round(float(mean), 4) for name, mean in zip(found.design.names, found.means, strict=True)},
+        covariance=tuple(triangle),
+        new_framework=deviations["framework"],
+        new_generation=deviations["generation"],
+        sources={name: round(value, 4) for name, value in _between_sources(found, rows).items()},
+        within=deviations["within"],
+        host=deviations["host"],
+        operators=deviations["operators"],
+        low=round(low, 3),
+        high=round(high, 3),
+        runs=tuple(_runs(rows)),
+    )
+
+
+class LeftOut(NamedTuple):
+    """A row predicted from all other sources: expected log of measured over modelled time, and its deviation."""
+
+    row: Row
+    mean: float
+    deviation: float
+
+    @property
+    def standardized(self) -> float:
+        """Return the error in deviations."""
+        return (self.row.miss - self.mean) / self.deviation
+
+
+def left_out(rows: Sequence[Row], start: Array) -> Iterator[LeftOut]:
+    """Yield every row with what all other sources tell of it."""
+    sources = by_source(rows)
+    for source, own in sources.items():
+        others = [row for row in rows if row.source != source]
+        found = fitted(_thinned({name: known for name, known in sources.items() if name != source}), start)
+        model = model_of(others, found, -1.0, 1.0)
+        for row in own:
+            deviation = deviation_of(model, row.terms, row.framework, row.host_share, row.operators)
+            yield LeftOut(row, model.mean(row.terms), deviation)
+
+
+def _weights(errors: Sequence[LeftOut]) -> Array:
+    """Return weights with which every source counts once."""
+    sizes: dict[str, int] = defaultdict(int)
+    for each in errors:
+        sizes[each.row.source] += 1
+    return np.array([1.0 / sizes[each.row.source] for each in errors])
+
+
+def quantiles(errors: Sequence[LeftOut]) -> tuple[float, float]:
+    """Return the ends, in deviations, beyond which 5 % of the left-out sources' rows lie on either side."""
+    sizes, weights = np.array([each.standardized for each in errors]), _weights(errors)
+    order = np.argsort(sizes)
+    share = np.cumsum(weights[order]) / weights.sum()
+    low, high = (float(sizes[order][min(int(np.searchsorted(share, at)), len(order) - 1)]) for at in (0.05, 0.95))
+    return min(low, -LEAST_QUANTILE), max(high, LEAST_QUANTILE)
+
+
+def table(errors: Sequence[LeftOut], low: float, high: float) -> Iterator[str]:
+    """Yield a line per left-out source: errors of the point, share inside the interval, its width."""
+    columns = f"{'rows':>5} {'error %':>8} {'mean %':>7} {'inside %':>8} {'high/low':>8} {'modelled %':>10}"
+    yield f"{'source left out':60} {columns} {'mean %':>7}"
+    sources: dict[str, list[LeftOut]] = defaultdict(list)
+    for each in errors:
+        sources[each.row.source].append(each)
+    inside: dict[bool, list[float]] = defaultdict(list)
+    for source, own in sources.items():
+        share = fmean(low <= each.standardized <= high for each in own)
+        inside[own[0].row.ordinary].append(share)
+        wrong = [exp(each.mean - each.row.miss) - 1.0 for each in own]
+        modelled = [exp(-each.row.miss) - 1.0 for each in own]
+        width = median(exp((high - low) * each.deviation) for each in own)
+        kind = " (ordinary)" if own[0].row.ordinary else ""
+        yield (
+            f"{source[-60 + len(kind) :] + kind:60} {len(own):5} {100 * fmean(map(abs, wrong)):8.1f} "
+            f"{100 * fmean(wrong):+7.1f} {100 * share:8.0f} {width:8.2f} {100 * fmean(map(abs, modelled)):10.1f} "
+            f"{100 * fmean(modelled):+7.1f}"
+        )
+    for ordinary, shares in sorted(inside.items()):
+        yield f"{'ordinary' if ordinary else 'tuned'}: {100 * fmean(shares):.0f} % inside, averaged over {len(shares)} sources"
+
+
+def main(given: list[str] | None = None) -> int:
+    """Print errors of left-out sources, or store the model."""
+    parser = argparse.ArgumentParser(prog="python -m fitting.discrepancy", description=__doc__)
+    parser.add_argument("--truth", type=Path, required=True, metavar="FOLDER", help="folder of the tables")
+    parser.add_argument("--store", action="store_true", help="write predictor/core/step/discrepancy.yaml")
+    arguments = parser.parse_args(given)
+    warnings.filterwarnings("ignore", module="scipy")
+    rows = list(judged_rows(arguments.truth))
+    found = fitted(_thinned(by_source(rows)))
+    errors = list(left_out(rows, found.point))
+    low, high = quantiles(errors)
+    print("\n".join(table(errors, low, high)))
+    if arguments.store:
+        content = model_of(rows, found, low, high).model_dump(mode="json")
+        DATA.write_text(HEAD + yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
+        print(f"wrote {DATA}: {len(rows)} rows of {len(found.design.sources)} sources")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
