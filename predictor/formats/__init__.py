@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,20 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
     if name == torchtitan_python.FORMAT:
         return torchtitan_python.read(*with_function(path), num_gpus)
     return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)
+
+
+def read_arguments(arguments: Mapping[str, Any], program: str, num_gpus: int | None) -> Read:
+    """Read arguments of Megatron-LM by name.
+
+    Args:
+        arguments: by name, with dashes in front or not; true where an argument takes no value.
+        program: path of the program that they are of; empty where it is not known.
+        num_gpus: GPUs of the run; None where they are not known.
+
+    Raises:
+        ConfigError: as those of a file.
+    """
+    return megatron.read_arguments(arguments, program, num_gpus)
 
 
 def of_trainer(content: dict[str, Any], where: str, base: Path) -> Read:

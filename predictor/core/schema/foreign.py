@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -36,6 +37,13 @@ class Readers(Protocol):
         Raises:
             FileNotFoundError: there is no such file.
             ConfigError: some cannot be read; the message has a line for every problem of them all.
+        """
+
+    def read_arguments(self, arguments: Mapping[str, Any], program: str, num_gpus: int | None) -> Read:
+        """Read arguments of Megatron-LM by name, as its own test recipes hold them.
+
+        Raises:
+            ConfigError: as those of a file.
         """
 
     def of_trainer(self, content: dict[str, Any], where: str, base: Path) -> Read:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from predictor.evidence.published import (
+    expressed,
+    functional_tests,
     gpt_neox,
     internevo,
     llm_foundry,
@@ -29,12 +31,14 @@ class Converter(NamedTuple):
         convert: returns a row's configuration.
         groups: returns the groups of reports that a row belongs to, the whole before its parts.
         peak: what a row's measured memory counts.
+        ordinary: training runs of users or of test suites; benchmarks otherwise.
     """
 
     prefix: str
     convert: Convert
     groups: Callable[[Row], tuple[str, ...]]
     peak: PeakCounts = "total"
+    ordinary: bool = False
 
 
 def _precision_group(row: Row, name: str) -> str:
@@ -58,6 +62,15 @@ def _recent(row: Row) -> tuple[str, ...]:
     return (_precision_group(row, f"Megatron-Bridge and dgxc, {_kind(row)}"),)
 
 
+def _of_kind(row: Row) -> tuple[str, ...]:
+    """Return the group of a row whose table names its family and its kind: "dense bf16", "LoRA fp8"."""
+    return (", ".join((row.text("family"), *row.text("kind").split())),)
+
+
+def _neox(row: Row) -> tuple[str, ...]:
+    return (f"GPT-NeoX jobs, {row.text('system').split()[-1]}",)
+
+
 def _vtrain(row: Row) -> tuple[str, ...]:
     if row.whole("n_gpus") > LARGEST_NODE:
         return ("vTrain, several nodes",)
@@ -79,14 +92,14 @@ def _named(name: str) -> Callable[[Row], tuple[str, ...]]:
 
 
 CONVERTERS = (
-    Converter("gpumodeling", gpt_neox.configuration, lambda row: (f"GPT-NeoX jobs, {row.text('system').split()[-1]}",)),
+    Converter("gpumodeling", gpt_neox.configuration, _neox, ordinary=True),
     Converter("vtrain", megatron_deepspeed.vtrain, _vtrain),
     Converter("megatron_sc21", megatron_lm.narayanan, _named("Narayanan 2021")),
     Converter("korthikanti", megatron_lm.korthikanti, _named("Korthikanti 2022")),
     Converter("mt_nlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
     Converter("mtnlg", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
     Converter("megatron_turing", megatron_lm.mt_nlg, _named("MT-NLG 530B")),
-    Converter("bloom", megatron_deepspeed.bloom, _bloom),
+    Converter("bloom", megatron_deepspeed.bloom, _bloom, ordinary=True),
     Converter("internevo", internevo.configuration, _named("InternEvo")),
     Converter("llmfoundry", llm_foundry.configuration, _foundry),
     Converter("fms", torch_fsdp.fms_fsdp, _named("fms-fsdp")),
@@ -97,11 +110,16 @@ CONVERTERS = (
     Converter("dgxc", nemo.megatron_core, _dgxc),
     Converter("mbridge", nemo.megatron_core, _recent),
     Converter("mcore_llama", nemo.megatron_core, _recent),
-    Converter("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI")),
+    Converter("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI"), ordinary=True),
+    # The column is mem-max-allocated-bytes of the golden values.
+    Converter("mcore_golden", functional_tests.configuration, functional_tests.groups, "allocated", ordinary=True),
     Converter("gcp", nemo.megatron_core, _named("GCP recipes, H200")),
     Converter("mlperf", nemo.megatron_core, lambda row: (f"MLPerf, {_kind(row)}",)),
     # The column is « real alloc GiB » of its docs/b200/b200_release_v1.2_summary.md.
     Converter("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",), "allocated"),
+    Converter("fresh_nemo", expressed.configuration, _of_kind),
+    Converter("fresh_dle", expressed.configuration, _of_kind),
+    Converter("fresh", expressed.configuration, _of_kind, ordinary=True),
     Converter("vocabpar", nemo.vocabulary_parallel, _named("Vocabulary-parallel fork, A100")),
 )
 

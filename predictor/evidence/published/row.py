@@ -100,11 +100,11 @@ def _num_micro_batches(row: Row) -> int:
     Raises:
         UnexpressedError: neither is stated, or replicas do not share the global batch evenly.
     """
-    if row.stated("grad_accum"):
+    if row.stated("grad_accum") and row.whole("grad_accum") > 0:
         return row.whole("grad_accum")
     count, rest = divmod(row.whole("global_batch"), row.whole("micro_batch") * row.whole("dp"))
     if rest or not count:
-        raise UnexpressedError("grad_accum is not stated, and replicas do not share global_batch evenly")
+        raise UnexpressedError("grad_accum is not stated or 0, and replicas do not share global_batch evenly")
     return count
 
 

@@ -13,9 +13,11 @@ from predictor.core.schema.taking import of_record
 from predictor.core.step.memory import GIB
 from predictor.evidence.published.converters import converter_of
 from predictor.evidence.published.row import Row, UnexpressedError
+from predictor.evidence.published.sources import publication
 from predictor.evidence.verification.measured import MeasuredStep
 
 STEPS, RECENT_STEPS = "step_times.csv", "recent_step_times.csv"
+TABLES = (STEPS, RECENT_STEPS, "users_step_times.csv", "megatron_ci_step_times.csv")
 GB = 1e9
 PEAK_IN_NOTES = re.compile(r"\bmem (\d+(?:\.\d+)?) ?GB")
 
@@ -62,9 +64,11 @@ def converted(cells: Mapping[str, str]) -> MeasuredStep:
     """Return a row as a measured step with its configuration.
 
     Raises:
-        UnexpressedError: no configuration expresses it.
+        UnexpressedError: no configuration expresses it, or its table says that it is no fair measurement.
     """
     row = Row(cells)
+    if row.text("unfit_for_summary"):
+        raise UnexpressedError(f"its table says not to average it ({row.text('unfit_for_summary')})")
     converter = converter_of(row)
     seconds = row.number("derived_step_time_s")
     num_gpus = row.whole("n_gpus")
@@ -78,6 +82,8 @@ def converted(cells: Mapping[str, str]) -> MeasuredStep:
         peak_gib=_peak_gib(row),
         peak_counts=converter.peak,
         groups=converter.groups(row),
+        source=publication(row),
+        ordinary=converter.ordinary,
     )
 
 
@@ -87,9 +93,9 @@ def published_tables(folder: Path) -> PublishedTables:
     Raises:
         FileNotFoundError: it has none.
     """
-    paths = [folder / name for name in (STEPS, RECENT_STEPS) if (folder / name).is_file()]
+    paths = [folder / name for name in TABLES if (folder / name).is_file()]
     if not paths:
-        raise FileNotFoundError(f"{folder} has neither {STEPS} nor {RECENT_STEPS}")
+        raise FileNotFoundError(f"{folder} has none of {', '.join(TABLES)}")
     steps: list[MeasuredStep] = []
     unexpressed: Counter[str] = Counter()
     num_rows = 0

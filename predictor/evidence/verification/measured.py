@@ -28,6 +28,8 @@ class MeasuredStep:
         peak_gib: largest memory that a GPU held, GiB; None where it is not known.
         peak_counts: what the peak counts, by its name in ``StageMemory``: tensors, the allocator's blocks, or all.
         groups: of runs that reports summarize, besides the table.
+        source: the publication, which is left out as a whole where predictions are judged on sources never seen.
+        ordinary: a training run of its users or of a test suite; a benchmark otherwise, tuned or a controlled sweep.
     """
 
     table: str
@@ -39,6 +41,8 @@ class MeasuredStep:
     peak_gib: float | None = None
     peak_counts: PeakCounts = "total"
     groups: tuple[str, ...] = ()
+    source: str = ""
+    ordinary: bool = False
 
     def peak_of(self, stages: Iterable[StageMemory]) -> float:
         """Return the largest memory of a stage in GiB, counted as the measured peak was."""

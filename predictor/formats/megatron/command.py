@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,18 @@ def load(path: Path, problems: list[str]) -> Command:
     options = Options(values, path.name, "--", problems=problems)
     blocks = script.values.get("CUDA_LAUNCH_BLOCKING") == "1"
     return Command(options, program, world, per_node, script.documents, blocks, _guesses(script, path.name))
+
+
+def of_arguments(arguments: Mapping[str, Any], program: str, problems: list[str]) -> Command:
+    """Return the training command that arguments by name stand for.
+
+    Args:
+        arguments: as in Megatron-LM's own test recipes.
+        program: path of the program; empty where it is not known.
+        problems: where broken rules are recorded.
+    """
+    values = _values(_from_mapping(dict(arguments)))
+    return Command(Options(values, "arguments", "--", problems=problems), Path(program).name)
 
 
 def with_sources(text: str, base: Path, depth: int = 3) -> str:

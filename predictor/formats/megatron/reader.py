@@ -6,14 +6,14 @@ Source of names and defaults: NVIDIA/Megatron-LM, megatron/training/arguments.py
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats.megatron.command import load
+from predictor.formats.megatron.command import Command, load, of_arguments
 from predictor.formats.megatron.deepspeed import is_deepspeed, overrides, prepare
 from predictor.formats.megatron.encoder import encoder, word_pieces
 from predictor.formats.megatron.exchange import cuda_graphs
@@ -47,7 +47,21 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
             message has a line for each.
     """
     problems = Problems()
-    command = load(path, problems.lines)
+    return _read(load(path, problems.lines), problems, num_gpus)
+
+
+def read_arguments(arguments: Mapping[str, Any], program: str, num_gpus: int | None) -> Read:
+    """Read arguments by name, as Megatron-LM's own test recipes hold them.
+
+    Raises:
+        ConfigError: as those of a file.
+    """
+    problems = Problems()
+    return _read(of_arguments(arguments, program, problems.lines), problems, num_gpus)
+
+
+def _read(command: Command, problems: Problems, num_gpus: int | None) -> Read:
+    """Return what a command says, once nothing of it is wrong."""
     options = command.options
     refuse_forks(options)
     options.rename(OLDER)
