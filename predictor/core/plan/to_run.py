@@ -22,6 +22,7 @@ from predictor.core.timeline.allowed_sizes import check
 from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
 from predictor.core.transforms.lora import Lora
 from predictor.core.workload.fused import compiled_model
+from predictor.core.workload.frameworks import defaults_of
 from predictor.core.workload.layout import RANK_ORDER, Layout
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.software import Framework
@@ -379,5 +380,17 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         offload_activation_layers=training.offload_activation_layers,
         offload_modules=training.offload_modules,
         conditions=training.conditions,
-        lora=None if training.lora is None else Lora(**training.lora.model_dump()),
+        host_threads=training.host_threads,
+        pinned_offload=training.pinned_offload,
+        lora=_lora(training),
     )
+
+
+def _lora(training: TrainingSection) -> Lora | None:
+    """Return the adapters of a run, in the precision that its framework keeps them in where none is said."""
+    if training.lora is None:
+        return None
+    given = training.lora.model_dump()
+    if given["fp32"] is None:
+        given["fp32"] = training.framework is not None and defaults_of(training.framework).fp32_adapters
+    return Lora(**given)

@@ -24,7 +24,7 @@ from predictor.core.workload.run_choices import (
     Recompute,
     RecomputeModule,
 )
-from predictor.core.workload.software import Framework
+from predictor.core.workload.software import ALIASES, Framework
 
 
 def _step_precision(value: object) -> object:
@@ -45,8 +45,8 @@ def framework_named(value: object) -> Framework | None:
         return None
     if value in list(Framework):
         return Framework(str(value))
-    if value == "megatron":  # as search's --framework spells it
-        return Framework.MEGATRON_LM
+    if isinstance(value, str) and value in ALIASES:
+        return ALIASES[value]
     raise ValueError(
         f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
     )
@@ -69,6 +69,14 @@ class LoraSection(Section):
     all_to_all: Switch = Field(
         default=False,
         description="outputs of row-parallel adapters are exchanged, not gathered (Megatron-Bridge's a2a_experimental)",
+    )
+    dropout: float = Field(
+        default=0.0, strict=True, ge=0.0, lt=1.0, description="of an adapter's input (PEFT's lora_dropout)"
+    )
+    fp32: Switch | None = Field(
+        default=None,
+        description="adapters in fp32 beside a base in 16 bits, with casts of their input (PEFT); the framework's "
+        "habit if absent",
     )
 
 
@@ -139,6 +147,14 @@ class TrainingSection(Section):
         default=False,
         description="gradients and weights travel beside the CPU's update (Megatron-LM's "
         "--overlap-cpu-optimizer-d2h-h2d)",
+    )
+    host_threads: Count | None = Field(
+        default=None,
+        description="threads of a rank's Adam on the CPU (OMP_NUM_THREADS); as many as stream its share of the memory "
+        "if absent",
+    )
+    pinned_offload: Switch = Field(
+        default=True, description="host memory of offloaded states is pinned (DeepSpeed's pin_memory)"
     )
     offload_activation_layers: Amount = Field(
         default=0, description="layers of each model chunk whose activations travel to host memory and back"

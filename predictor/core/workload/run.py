@@ -89,6 +89,8 @@ class TrainingRun:
         framework: software that trains; None: not said.
         offload_optimizer: share of the optimizer's states in host memory, updated there.
         overlap_optimizer_offload: gradients and weights travel beside that update.
+        host_threads: of a rank's update; None: as many as stream its share of the host's memory.
+        pinned_offload: host memory of offloaded states is pinned.
         offload_modules: whose inputs travel to host memory and back, in every layer.
         offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
         lora: adapters that train while the model's own weights do not; None: all weights train.
@@ -147,6 +149,8 @@ class TrainingRun:
     overlap_optimizer_offload: bool = False
     offload_activation_layers: int = 0
     offload_modules: tuple[OffloadModule, ...] = ()
+    host_threads: int | None = None
+    pinned_offload: bool = True
     lora: Lora | None = None
     conditions: Conditions | None = None
 
