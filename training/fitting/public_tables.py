@@ -1,7 +1,8 @@
-"""Read kernel tables in aiconfigurator's layout: ``<GPU>/{gemm,attention,moe,mla,nccl}.csv``.
+"""Read kernel tables of others: ``<GPU>/{gemm,attention,moe,mla,nccl}.csv`` in aiconfigurator's layout.
 
 The first line of a file is a comment: the GPU, the repository at a commit with the path of the original, its licence.
-``latency_us`` is the collector's mean over calls; forward only. Rows become calls of the operator catalogue:
+``latency_us`` is the collector's mean over calls; forward only. Tables of both directions (``training_tables``) go
+before those of the forward pass. Rows become calls of the operator catalogue:
 
 - gemm: (m, k) @ (k, n) in ``gemm_dtype``; every linear layer is this kernel, so the rows stand under ``ffn_up`` in the
   family ``linear``.
@@ -27,18 +28,20 @@ from typing import Any
 import pandas as pd
 
 from fitting.tables import NO_PEAK, Row, Tables
+from fitting.training_tables import CALLS, rows_of
 from microbench.errors import TableError
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, SHARDED
 from predictor.core.costs.operator import Direction, Operator, Shape
-from predictor.core.costs.work import ELEMENT_BYTES
+from predictor.core.costs.work import ELEMENT_BYTES, STEP_PRECISIONS
 from predictor.core.hardware.hardware import Quantity
 
 # The precision of a kernel by the table's name for it.
-PRECISIONS = {"bfloat16": "bf16", "half": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4"}
+PRECISIONS = {"bfloat16": "bf16", "half": "bf16"} | {name: name for name in ("fp8", "fp8_block", "mxfp8", "nvfp4")}
 COLLECTIVE_NAMES = {"alltoall": "all_to_all"}
 # How uneven the load of the experts is: the exponent of its power law, in hundredths; 0 is balanced.
-LOADS = {"balanced": 0, "power_law_1.01": 101, "power_law_1.2": 120}
+# The top-k of random scores is balanced but for chance.
+LOADS = {"balanced": 0, "random": 0, "power_law_1.01": 101, "power_law_1.2": 120}
 LINEAR = "ffn_up"
 # Nemotron's experts (hidden, inner, top-k, experts) have no gate (squared ReLU), except in the tables of vLLM 0.14.
 # Source: config.json of NVIDIA-Nemotron-3 (mlp_hidden_act: relu2); seen as 1.5 times the rate of its neighbours.
@@ -46,6 +49,12 @@ UNGATED = frozenset({(2688, 1856, 6, 128), (1024, 2688, 22, 512), (2048, 5120, 2
 GATED_KERNEL = "vllm_fused_moe"
 # Tables whose rows of one operator and precision are of one kernel; in the others a library picks it by the shape.
 ONE_KERNEL = ("gemm", "mla")
+# aiter's tables hold the fastest kernel of a search over libraries. In 16 bits training runs PyTorch's own choice.
+SEARCHED, OWN_CHOICE = "aiter ", "aiter torch"
+BY_SEARCH = "the fastest kernel of a search, not the library's own choice"
+# GPUs whose name in the tables is not the device's: it lacks the family.
+DEVICE_NAMES = {"AMDMI300X": "AMDInstinctMI300X", "AMDMI355X": "AMDInstinctMI355X"}
+BOTH_DIRECTIONS = "_training"  # ends the name of a table of both directions
 COMMENT = "# "
 Record = dict[str, Any]
 Call = tuple[str, Shape]  # name of an operator or a collective, and its shape
@@ -70,6 +79,7 @@ def _moe(row: Record) -> Call | None:
         int(row[key]) for key in ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts")
     )
     ungated = row["kernel_source"] != GATED_KERNEL and (hidden, inner, top_k, experts) in UNGATED
+    ungated = ungated or not row.get("use_g1u1", 1)
     inner //= int(row["moe_tp_size"])
     held = experts // int(row["moe_ep_size"])
     load = LOADS[row["distribution"]]
@@ -124,7 +134,8 @@ def header(path: Path) -> tuple[str, str]:
     gpu, separator, origin = first.removeprefix(COMMENT).partition("; ")
     if not first.startswith(COMMENT) or not separator:
         raise TableError(f"{path}: the first line is {first[:60]!r}; expected '# <GPU>; <origin>'")
-    return gpu.replace(" ", ""), origin
+    squeezed = gpu.replace(" ", "")
+    return DEVICE_NAMES.get(squeezed, squeezed), origin
 
 
 @lru_cache(maxsize=16)
@@ -134,10 +145,12 @@ def read_rows(path: Path, precision: str) -> tuple[Row, ...]:
     Raises:
         TableError: a column or a value is not of the layout.
     """
-    kind = KINDS[path.stem]
+    kind, column = KINDS.get(path.stem), _precision_column(path)
     try:
         frame = pd.read_csv(path, comment="#")
-        frame = frame[frame[kind.precision_column].map(PRECISIONS) == precision]
+        frame = frame[frame[column].map(PRECISIONS) == precision]
+        if kind is None:
+            return tuple(rows_of(path.stem, frame, precision, header(path)[0]))
         records = [{str(key): value for key, value in record.items()} for record in frame.to_dict("records")]
         rows = (_row(path.stem, kind, record) for record in records)
         return tuple(row for row in rows if row is not None)
@@ -150,9 +163,13 @@ def _row(table: str, kind: Kind, record: Record) -> Row | None:
     operator = _operator(call[0]) if call is not None else None
     if call is None or operator is None:
         return None
-    kernel = str(record["kernel_source"]) if table in ONE_KERNEL else ""
+    source = str(record["kernel_source"])
+    is_searched = source.startswith(SEARCHED)
+    kernel = source if table in ONE_KERNEL and not is_searched else ""
     name = operator.name if operator.name in COLLECTIVES else table
-    return Row(operator, name, Direction.FORWARD, call[1], float(record["latency_us"]), kernel=kernel)
+    in_16_bits = table == "gemm" and PRECISIONS[str(record[kind.precision_column])] in STEP_PRECISIONS
+    why = BY_SEARCH if is_searched and in_16_bits and source != OWN_CHOICE else None
+    return Row(operator, name, Direction.FORWARD, call[1], float(record["latency_us"]), kernel=kernel, unusable=why)
 
 
 def is_public(folder: Path) -> bool:
@@ -163,7 +180,7 @@ def is_public(folder: Path) -> bool:
 def _files(folder: Path) -> Iterator[Path]:
     """Yield the tables in a folder and in those directly below it, sorted."""
     for path in sorted([*folder.glob("*.csv"), *folder.glob("*/*.csv")]):
-        if path.stem in KINDS:
+        if path.stem in KINDS or path.stem in CALLS:
             with path.open(encoding="utf-8") as file:
                 if file.read(len(COMMENT)) == COMMENT:
                     yield path
@@ -185,8 +202,9 @@ class PublicTables(Tables):
         return result
 
     def directions(self, regressor: str) -> tuple[Direction, ...]:
-        """Return the forward pass alone."""
-        return (Direction.FORWARD,)
+        """Return the passes that have rows."""
+        there = {row.direction for row in self.rows(regressor)}
+        return tuple(direction for direction in Direction if direction in there)
 
     def launch_quantities(self) -> dict[str, Quantity] | None:
         """Return no host times: an inference kernel's mean says nothing of a training host's launches."""
@@ -220,14 +238,26 @@ def find_public(path: Path, gpu: str, precisions: Sequence[str], say: Callable[[
     if len(folders) != 1:
         there = ", ".join(str(folder) for folder in folders) or ", ".join(sorted({name for _, name in named}))
         raise TableError(f"{path}: expected one folder with tables of {gpu}; there are {there}")
-    held = {precision for file in files for precision in _precisions(file)}
-    for precision in sorted(held - set(precisions)):
+    held = {file: _precisions(file) for file in files}
+    there_are = {precision for found in held.values() for precision in found}
+    for precision in sorted(there_are - set(precisions)):
         say(NO_PEAK.format(precision=precision, gpu=gpu))
-    fitted = [precision for precision in precisions if precision in held]
-    return [PublicTables(folders[0], gpu, precision, files) for precision in fitted]
+    fitted = [precision for precision in precisions if precision in there_are]
+    return [PublicTables(folders[0], gpu, precision, _of_training(held, precision)) for precision in fitted]
+
+
+def _of_training(held: dict[Path, set[str]], precision: str) -> tuple[Path, ...]:
+    """Return the tables with rows in a precision, without those of the forward pass that one of both replaces."""
+    files = [file for file, precisions in held.items() if precision in precisions]
+    both = {file.stem.removesuffix(BOTH_DIRECTIONS) for file in files if file.stem.endswith(BOTH_DIRECTIONS)}
+    return tuple(file for file in files if file.stem not in both)
+
+
+def _precision_column(path: Path) -> str:
+    return KINDS[path.stem].precision_column if path.stem in KINDS else "dtype"
 
 
 def _precisions(path: Path) -> set[str]:
     """Return the precisions of a table's rows."""
-    names = pd.read_csv(path, comment="#")[KINDS[path.stem].precision_column].unique()
+    names = pd.read_csv(path, comment="#")[_precision_column(path)].unique()
     return {PRECISIONS[name] for name in names if name in PRECISIONS}

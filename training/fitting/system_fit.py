@@ -9,6 +9,7 @@ from pathlib import Path
 from fitting.card import card
 from fitting.datasheet import with_donor_host
 from fitting.derive import Derived, derive_collectives, derive_operators, with_shared_host
+from fitting.levels import attention_levels
 from fitting.own_tables import HOST_OPERATOR, find_tables, is_own, launch_quantity
 from fitting.pipeline import Fit, fit_all
 from fitting.public_tables import is_public
@@ -107,7 +108,7 @@ def fit_system(
         fits = fit_all(source.hardware, table)
         models = with_shared_host({(f.regressor, f.direction): f.model for f in fits if f.model})
         fits = [replace(f, model=models.get((f.regressor, f.direction))) for f in fits]
-        derived = derive_collectives(models)
+        derived = [*derive_collectives(models), *attention_levels(fits, source.hardware)]
         if donor is not None and donors is None and _has_donor_for(donor, table.precision):
             derived += derive_operators(fits, source.hardware, PublishedSystem(donor, table.precision))
         files += regressor_files(fits, derived, source.hardware, table.precision)

@@ -20,6 +20,7 @@ BLACKWELL_INSTRUCTION = "tcgen05"
 # What each of NVIDIA's own attention kernels needs: wgmma (Shah et al. 2024, arXiv:2407.08608), and the tensor cores of
 # Ampere or later (NVIDIA, cuDNN frontend documentation, scaled dot product attention).
 NVIDIA_ALONE = {AttentionKernel.FLASH_3: "Hopper", AttentionKernel.CUDNN: "Ampere"}
+AMD = "AMD"  # begins the names of its devices
 
 
 def _check_recipe(training: TrainingSection, parallelism: ParallelismSection, num_layers: int) -> None:
@@ -106,7 +107,8 @@ def _check_tensor_cores(recipe: GemmRecipe, system: PublishedSystem) -> None:
 def check_gpu_kernels(training: TrainingSection, system: PublishedSystem) -> None:
     """Refuse kernels that the GPU does not have.
 
-    A GPU whose own attention was not measured, and that does not say its matrix instruction, has the portable ones.
+    A GPU of another vendor has the portable ones, as does one whose own attention was not measured and that does not say
+    its matrix instruction.
 
     Raises:
         ConfigError: it does not have them.
@@ -118,7 +120,7 @@ def check_gpu_kernels(training: TrainingSection, system: PublishedSystem) -> Non
     kernel = training.attention_kernel
     if kernel is None or kernel not in NVIDIA_ALONE or system.hardware.gpu.matrix_instruction is not None:
         return
-    if system.operator_donor() is not None:
+    if system.gpu.startswith(AMD) or system.operator_donor() is not None:
         others = " or ".join(name for name in AttentionKernel if name not in NVIDIA_ALONE)
         raise ConfigError(
             f"training.attention_kernel is {kernel}, of NVIDIA's tensor cores since {NVIDIA_ALONE[kernel]}; "

@@ -19,6 +19,7 @@ BY_GPU = {
     "H100": "H100",
     "A100": "A100_SXM",
     "MI300X": "MI300X",
+    "MI355X": "MI355X",
 }
 # Of GPUs that are not the one that the system's sheet describes. NVIDIA A100 datasheet, 40 GB: 1,555 GB/s. torchtitan,
 # benchmarks: H100 with 96 GB of HBM2e at 2.4 TB/s and 500 W; its log prints 95.0 GiB.

@@ -26,7 +26,7 @@ from predictor.core.costs.transfer_errors import transfer_errors
 from predictor.core.hardware.hardware import Quantity, System
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
-DATA_SHEETS = ("MI300X", "Selene", "V100")
+DATA_SHEETS = ("Selene", "V100")
 FFN_UP, GELU = catalogue()["ffn_up"], catalogue()["gelu"]
 SHAPES = {FFN_UP: (8192, 4096, 16384), GELU: (8192, 16384), catalogue()["flash_attention"]: (4, 4096, 32, 128, 1)}
 
