@@ -21,8 +21,8 @@ from fitting.tables import Row, Tables, operators_of
 from microbench.errors import TableError
 from predictor.core.costs.collectives import COLLECTIVES
 from predictor.core.costs.cost import Cost
-from predictor.core.costs.gradient_products import as_measured
 from predictor.core.costs.published import PublishedSystem, measured_precisions, read_hardware, read_manifest
+from predictor.core.costs.variants import as_tabled
 
 EVALUATION_FORMAT = "estimate-train-time/evaluation/1"
 
@@ -55,23 +55,15 @@ def _column(name: str, rows: Sequence[Row], costs: Sequence[Cost], count: Column
     }
 
 
-def _answer(system: PublishedSystem, row: Row) -> Cost:
-    """Return the cost of a row as the tables have it: a backward pass with the gradients that it was fed."""
-    regressor = system.regressor(row.operator, row.direction)
-    if as_measured(regressor) is regressor:
-        return system.cost(row.operator, row.direction, row.shape)
-    return as_measured(regressor).answer(row.operator, row.direction, row.shape)
-
-
 def run_job(job: Job) -> list[dict[str, Any]]:
     """Return one entry per column of a regressor's tables."""
-    system = PublishedSystem(job.folder, job.tables.precision)
+    system = as_tabled(PublishedSystem(job.folder, job.tables.precision))
     sms = int(system.hardware.gpu.num_multiprocessors.value)
     result = []
     for _, gated in gated_rows(job.tables, job.regressor, system.hardware):
         for name, count in gated.columns.items():
             members = [row for row in gated.kept if row.column == name]
-            costs = [_answer(system, row) for row in members]
+            costs = [system.cost(row.operator, row.direction, row.shape) for row in members]
             entry = _column(name, members, costs, count, sms)
             result.append({"regressor": job.regressor, "precision": job.tables.precision, **entry})
     return result

@@ -23,13 +23,13 @@ from fitting.report import mean
 from fitting.scores import percent
 from fitting.tables import Row, Tables, operators_of, shape_times
 from predictor.core.costs.collectives import COLLECTIVES
-from predictor.core.costs.gradient_products import as_measured
 from predictor.core.costs.links import MESSAGE, RING, LinkRegressor, link_use
 from predictor.core.costs.operator import Direction, Operator
 from predictor.core.costs.published import PublishedSystem, with_hardware
 from predictor.core.costs.regressors import DirectionRegressor, Regressor
 from predictor.core.costs.transfer import computes
 from predictor.core.costs.transfer_errors import TRANSFER_ERROR_FORMAT
+from predictor.core.costs.variants import as_tabled
 
 PRECISION = "fp16"
 FEWEST_SHAPES = 30
@@ -64,7 +64,7 @@ def measured_systems(folders: Sequence[Path], measurements: Path) -> tuple[list[
         PublishedError: a system is damaged.
         TableError: a table cannot be read, or there is none of a system's GPU.
     """
-    systems = [PublishedSystem(folder, PRECISION) for folder in folders]
+    systems = [as_tabled(PublishedSystem(folder, PRECISION)) for folder in folders]
     rows: dict[str, Rows] = {}
     for system in systems:
         tables = Tables.find(measurements, system.gpu, system.precision)
@@ -95,7 +95,7 @@ class Transferred:
     @property
     def regressor(self) -> Regressor:
         """Return the donor's regressor on the target's hardware, as the tables have it."""
-        return as_measured(with_hardware(self.donor, self.target.hardware).regressor(self.operator, self.direction))
+        return with_hardware(self.donor, self.target.hardware).regressor(self.operator, self.direction)
 
 
 def transfers(systems: Sequence[PublishedSystem], rows: dict[str, Rows], fewest_shapes: int) -> Iterator[Transferred]:

@@ -163,13 +163,6 @@ def with_gradients(
     return {Direction.FORWARD: forward, Direction.BACKWARD: between}
 
 
-def as_measured(regressor: Regressor) -> Regressor:
-    """Return what a table's rows are judged by: the backward pass with the gradients that it was fed."""
-    if isinstance(regressor, MeasuredProducts):
-        return as_measured(regressor.whole)
-    return regressor.measured if isinstance(regressor, ConstantGradients) else regressor
-
-
 def each(regressor: Regressor, change: Callable[[Regressor], Regressor]) -> Regressor:
     """Return a regressor whose parts were changed, those that times of products are made of included."""
     if isinstance(regressor, GradientProducts):

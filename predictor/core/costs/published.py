@@ -76,6 +76,7 @@ class PublishedSystem:
         uncalibrated: the published system that a calibration's factors multiply; None without a calibration.
         in_graphs: collectives are launched inside CUDA graphs.
         load: of the step whose calls are timed.
+        is_as_tabled: backward passes take what their tables hold, whatever gradients they were fed.
     """
 
     def __init__(self, folder: Path, precision: str) -> None:
@@ -103,6 +104,7 @@ class PublishedSystem:
         self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}  # at most MOST_ANSWERS, then from anew
         self.in_graphs = False
         self.load = ALONE
+        self.is_as_tabled = False
 
     def unanswered(self, keeps_regressors: bool = True) -> PublishedSystem:
         """Return a copy that has answered nothing, to be changed; it opens regressors again unless it keeps them."""
@@ -315,7 +317,8 @@ class PublishedSystem:
         for files in (self._donor("operators", SAME_RATE.get(self.precision, ())), self.files):
             if files is not None:
                 read = partial(of_files, files, self.hardware.gpu, self.precision)
-                found = regressors_of(operator, read, files.hardware.gradients == "constant")
+                is_constant = files.hardware.gradients == "constant" and not self.is_as_tabled
+                found = regressors_of(operator, read, is_constant)
                 others = {kernel: read(operator, kernel) for kernel in files.kernels(operator)}
                 regressors |= with_kernels(operator, found, files.hardware, others)
         memory = host_memory_gb_per_s(self.hardware) if operator.name in HOST_ADAMS else None

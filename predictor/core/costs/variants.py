@@ -1,8 +1,9 @@
-"""The same published system under other conditions: inside CUDA graphs, with other factors, changed below them."""
+"""The same published system under other conditions: in CUDA graphs, with other factors, changed, or as its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 from predictor.core.costs.load import ALONE, Load
 from predictor.core.costs.published import PublishedSystem
@@ -19,6 +20,19 @@ def in_graphs(system: PublishedSystem) -> PublishedSystem:
         return below_calibration(system, in_graphs)
     other = system.unanswered(keeps_regressors=False)
     other.in_graphs = True
+    return other
+
+
+@lru_cache(maxsize=64)
+def as_tabled(system: PublishedSystem) -> PublishedSystem:
+    """Return a system that times single calls as its tables do: a backward pass with the gradients that it was fed.
+
+    A training step feeds it others, see ``gradient_products.ConstantGradients``.
+    """
+    if system.uncalibrated is not None:
+        return below_calibration(system, as_tabled)
+    other = system.unanswered(keeps_regressors=False)
+    other.is_as_tabled = True
     return other
 
 

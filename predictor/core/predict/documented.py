@@ -15,6 +15,7 @@ from predictor.core.costs.collectives import COLLECTIVES, Topology, collective_s
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
 from predictor.core.costs.regressors import Regressor
+from predictor.core.costs.variants import as_tabled
 from predictor.core.costs.work import element_bytes
 from predictor.core.plan.loading import check_gpu, load, open_measured, require
 from predictor.core.plan.short_config import translate
@@ -192,7 +193,7 @@ def _system(data_folder: str, config_folder: str, kind: str, gpu_name: str, prec
         )
     if not isinstance(precision, str):
         raise ConfigError(f"precision is {precision!r}; expected a name such as 'fp16'")
-    system = open_measured(folders[0], precision)
+    system = as_tabled(open_measured(folders[0], precision))
     check_gpu("gpu_name", gpu_name, system)
     return system
 

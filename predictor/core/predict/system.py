@@ -15,6 +15,7 @@ from predictor.core.costs.collectives import COLLECTIVES, Topology
 from predictor.core.costs.cost import Cost
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import CARD, OPERATOR_FOLDER, PublishedSystem
+from predictor.core.costs.variants import as_tabled
 from predictor.core.hardware.hardware import System
 from predictor.core.plan.loading import open_measured
 from predictor.core.schema.finding import find_folder
@@ -154,4 +155,4 @@ def load_system(name_or_folder: str | PathLike[str], *, precision: str = "bf16")
         PublishedError: a file of it is damaged; a ValueError.
     """
     folder = find_folder(system_name(name_or_folder), Path.cwd())
-    return LoadedSystem(open_measured(folder, precision), precision)
+    return LoadedSystem(as_tabled(open_measured(folder, precision)), precision)
