@@ -30,7 +30,9 @@ KEY_OPTIONS: dict[str, tuple[str, ...]] = {
     "precision": (),
     "recompute": (),
     "framework": (),
+    "conditions": (),
 }
+MODEL_ONLY = "training.conditions=model"
 
 
 def example(name: str) -> Path:
@@ -58,6 +60,18 @@ def add_changes(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_model_only(command: argparse.ArgumentParser, dest: str, action: str, const: str) -> None:
+    """Let a command take ``--model-only``, which leaves out what published runs took beyond their modelled time."""
+    command.add_argument(
+        "--model-only",
+        dest=dest,
+        action=action,
+        const=const,
+        default=[] if action == "append_const" else None,
+        help="the modelled time alone, without what runs of this kind took beyond it (training.conditions=model)",
+    )
+
+
 def add_config(command: argparse.ArgumentParser) -> None:
     """Let a command take one configuration: a file, a bundled example, or a model and the usual keys as options."""
     which = command.add_mutually_exclusive_group(required=True)
@@ -72,6 +86,7 @@ def add_config(command: argparse.ArgumentParser) -> None:
     )
     for key, options in names.items():
         keys.add_argument(*options, dest=key, metavar="VALUE", help=argparse.SUPPRESS)
+    add_model_only(command, "conditions", "store_const", "model")
 
 
 def config_path(arguments: argparse.Namespace) -> Path:

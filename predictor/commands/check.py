@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from predictor.commands.asked import MODEL_ONLY, add_model_only
 from predictor.commands.parser import Commands, Unfit, add_command
 from predictor.core.base.bundled import systems
 from predictor.core.base.errors import ConfigError
@@ -35,6 +36,7 @@ def add(commands: Commands) -> None:
     for name, unit in OPTIONS.items():
         command.add_argument(f"--{name.replace('_', '-')}", dest=name, type=float, metavar="X", help=unit)
     command.add_argument("--certain", action="store_true", help="the worse end of the 90 %% interval counts")
+    add_model_only(command, "changes", "append_const", MODEL_ONLY)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -55,7 +57,9 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
         first = first_error(error)
         option = f"--{str(first['loc'][0]).replace('_', '-')}"
         raise ConfigError(f"{option} is {first['input']:g}: {reason(first)}") from None
-    return [check(predict(path, system=arguments.system), limits) for path in arguments.paths]
+    return [
+        check(predict(path, system=arguments.system, hardware=arguments.changes), limits) for path in arguments.paths
+    ]
 
 
 def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:
@@ -67,7 +71,7 @@ def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:
     for entry in read_budget(path).checks:
         limits = entry.model_copy(update={"certain": True}) if arguments.certain else entry
         system = arguments.system if entry.system is None else _beside(path, entry.system)
-        checks.append(check(predict(path.parent / entry.config, system=system), limits))
+        checks.append(check(predict(path.parent / entry.config, system=system, hardware=arguments.changes), limits))
     return checks
 
 

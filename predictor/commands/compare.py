@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from predictor.commands.asked import add_changes
+from predictor.commands.asked import MODEL_ONLY, add_changes, add_model_only
 from predictor.commands.parser import Commands, add_command, width
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json
@@ -22,6 +22,7 @@ def add(commands: Commands) -> None:
         "--system", action="append", default=[], metavar="NAME", help="also on this system; repeatable"
     )
     add_changes(command)
+    add_model_only(command, "changes", "append_const", MODEL_ONLY)
     command.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -6,7 +6,7 @@ import argparse
 from contextlib import suppress
 from pathlib import Path
 
-from predictor.commands.asked import add_changes
+from predictor.commands.asked import MODEL_ONLY, add_changes, add_model_only
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import Commands, add_command, width
 from predictor.commands.predict import is_hugectr_file
@@ -61,6 +61,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--memory-gib", type=float, metavar="X", help="memory of one GPU, instead of the system's")
     _add_limits(command)
     add_changes(command)
+    add_model_only(command, "changes", "append_const", MODEL_ONLY)
     _add_training(command)
     command.add_argument("--top", type=int, default=10, metavar="N", help="layouts to show")
     command.add_argument("--pareto", action="store_true", help="also the Pareto front of time and memory")

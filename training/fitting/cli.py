@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fitting.datasheet import is_measured, publish_datasheet, read_errors
+from fitting.discrepancy import fit_discrepancy
 from fitting.evaluate import evaluate
 from fitting.few_rows import few_rows
 from fitting.print_tables import evaluation_text, few_rows_text, held_out_text, transfer_text
@@ -93,6 +94,11 @@ def _seal(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _discrepancy(arguments: argparse.Namespace) -> int:
+    print("\n".join(fit_discrepancy(arguments.truth, arguments.store, progress)))
+    return 0
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line's parser."""
     result = Parser(prog="python -m fitting", description=__doc__)
@@ -135,6 +141,9 @@ def parser() -> argparse.ArgumentParser:
     sheet.add_argument("--errors", type=Path, default=TRANSFER_ERRORS, help="of transfer-error (default: as published)")
     sheet.add_argument("--out", type=Path, required=True, help="folder to publish, e.g. regressors/NAME")
     sheet.add_argument("--replace", action="store_true", help="even where measured operators are published")
+    runs = command("discrepancy", _discrepancy, "measured over modelled time of published steps, sources left out")
+    runs.add_argument("truth", type=Path, metavar="TRUTH_DIR", help="folder of tables of measured steps")
+    runs.add_argument("--store", action="store_true", help="write predictor/core/step/discrepancy.yaml")
     sealing = command("seal", _seal, "rewrite the manifest of a published folder after a deliberate change")
     sealing.add_argument("folder", type=Path)
     return result

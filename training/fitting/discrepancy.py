@@ -1,7 +1,7 @@
-"""Fit what the model of a step leaves out to steps that others published: ``python -m fitting.discrepancy``.
+"""Fit what the model of a step leaves out to steps that others published: ``python -m fitting discrepancy``.
 
-``--store`` writes ``predictor/core/step/discrepancy.yaml``, of which points and intervals are made. The errors that it
-prints are of sources (a publication with all its rows) that took no part.
+It writes ``predictor/core/step/discrepancy.yaml``, of which points and intervals are made. The errors that it prints
+are of sources (a publication with all its rows) that took no part.
 
 The log of measured over modelled time is a sum of terms (of all runs, of the framework, of the generation of GPUs, of
 the kind of run), of the deviation of its source, and of what remains. Terms and sources are random effects: variances
@@ -13,10 +13,9 @@ the interval are quantiles of left-out errors in units of their predicted deviat
 
 from __future__ import annotations
 
-import argparse
 import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
@@ -28,6 +27,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from predictor.core.base.errors import ConfigError, PublishedError
+from predictor.core.base.files import write_whole
 from predictor.core.plan.loading import prepare
 from predictor.core.step.composition import StepTime, step_in
 from predictor.core.step.discrepancy import (
@@ -61,7 +61,7 @@ ROUNDS = 4  # of variances and weights of the sources in turn; both settle
 LEAST_QUANTILE = 1.0  # in deviations: few sources tell no narrower interval
 HEAD = """\
 # Distribution of measured over modelled time of published steps: terms of a hierarchical model of its log. Written by
-# python -m fitting.discrepancy --store from steps that others published; their sources are in
+# python -m fitting discrepancy --store from steps that others published; their sources are in
 # predictor/evidence/published, the method in docs/adr/0038-model-discrepancy.md.
 
 """
@@ -354,27 +354,24 @@ def table(errors: Sequence[LeftOut], low: float, high: float) -> Iterator[str]:
             f"{100 * fmean(modelled):+7.1f}"
         )
     for ordinary, shares in sorted(inside.items()):
-        yield f"{'ordinary' if ordinary else 'tuned'}: {100 * fmean(shares):.0f} % inside, averaged over {len(shares)} sources"
+        kind = "ordinary" if ordinary else "tuned"
+        yield f"{kind}: {100 * fmean(shares):.0f} % inside, averaged over {len(shares)} sources"
 
 
-def main(given: list[str] | None = None) -> int:
-    """Print errors of left-out sources, or store the model."""
-    parser = argparse.ArgumentParser(prog="python -m fitting.discrepancy", description=__doc__)
-    parser.add_argument("--truth", type=Path, required=True, metavar="FOLDER", help="folder of the tables")
-    parser.add_argument("--store", action="store_true", help="write predictor/core/step/discrepancy.yaml")
-    arguments = parser.parse_args(given)
+def fit_discrepancy(folder: Path, store: bool, tell: Callable[[str], None]) -> Iterator[str]:
+    """Yield the errors of left-out sources as lines; write the model where it is to be stored.
+
+    Raises:
+        FileNotFoundError: the folder has no table.
+    """
     warnings.filterwarnings("ignore", module="scipy")
-    rows = list(judged_rows(arguments.truth))
+    rows = list(judged_rows(folder))
+    tell(f"fitting {len(rows)} steps of {len(by_source(rows))} sources, and again without each")
     found = fitted(_thinned(by_source(rows)))
     errors = list(left_out(rows, found.point))
     low, high = quantiles(errors)
-    print("\n".join(table(errors, low, high)))
-    if arguments.store:
+    yield from table(errors, low, high)
+    if store:
         content = model_of(rows, found, low, high).model_dump(mode="json")
-        DATA.write_text(HEAD + yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
-        print(f"wrote {DATA}: {len(rows)} rows of {len(found.design.sources)} sources")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+        write_whole(DATA, HEAD + yaml.safe_dump(content, sort_keys=False, width=120))
+        tell(f"wrote {DATA}")

@@ -29,7 +29,15 @@ SECTIONS = {
         "fp32_parameters",
         "reshard_after_forward",
     ),
-    "training": ("precision", "recompute", "synchronize_each_layer", "fused_gradient_accumulation", "compiled", "host_threads", "pinned_offload"),
+    "training": (
+        "precision",
+        "recompute",
+        "synchronize_each_layer",
+        "fused_gradient_accumulation",
+        "compiled",
+        "host_threads",
+        "pinned_offload",
+    ),
 }
 
 
@@ -246,9 +254,7 @@ TRANSFORMERS_FSDP = replace(
     loss="torch",
     fp32_adapters=True,
 )
-TRANSFORMERS_DEEPSPEED = replace(
-    DEEPSPEED_BF16, name="Hugging Face Transformers with DeepSpeed", fp32_adapters=True
-)
+TRANSFORMERS_DEEPSPEED = replace(DEEPSPEED_BF16, name="Hugging Face Transformers with DeepSpeed", fp32_adapters=True)
 # bf16-mixed: weights and gradients in fp32, narrowed by torch.autocast in every pass.
 LIGHTNING = replace(
     PYTORCH_DDP,

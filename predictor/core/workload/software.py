@@ -29,9 +29,7 @@ ALIASES = {
     "megatron": Framework.MEGATRON_LM,  # as search's --framework spells it
     "composer": Framework.LLM_FOUNDRY,
     "pytorch-lightning": Framework.LIGHTNING,
-    **dict.fromkeys(
-        ("accelerate", "axolotl", "huggingface", "llama-factory", "peft", "trl"), Framework.TRANSFORMERS
-    ),
+    **dict.fromkeys(("accelerate", "axolotl", "huggingface", "llama-factory", "peft", "trl"), Framework.TRANSFORMERS),
 }
 # They wrap models in torch's FullyShardedDataParallel (FSDP1): Composer is llm-foundry's trainer, accelerate (its
 # fsdp_version 1) that of transformers.

@@ -24,9 +24,9 @@ from predictor.evidence.verification.answer import Failed
 # A factor farther from 1 than so many standard deviations of its prior is said: a wrong configuration looks like it.
 SURPRISING = 2.5
 NOTHING_COMMON = (
-    "these runs err in different ways: on average each misses no less with the factors of the others ({after:.1%}) than "
-    "as published ({before:.1%}), so that factors would help nobody. Add runs like those to predict, and check what the "
-    "configurations say; nothing was written"
+    "these runs err in different ways: on average each misses no less with the factors of the others ({after:.1%}) "
+    "than as published ({before:.1%}), so that factors would help nobody. Add runs like those to predict, and check "
+    "what the configurations say; nothing was written"
 )
 
 
@@ -79,9 +79,7 @@ class Calibrated:
     @property
     def before(self) -> tuple[float, ...]:
         """Return every run's log of measured over published time, what is not modelled included."""
-        return tuple(
-            miss - run.expected for miss, run in zip(self.fitted.before, self.observations, strict=True)
-        )
+        return tuple(miss - run.expected for miss, run in zip(self.fitted.before, self.observations, strict=True))
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -66,7 +66,8 @@ def run_rows(calibrated: Calibrated) -> list[tuple[str, float, float, float, flo
 def error_line(calibrated: Calibrated) -> str:
     """Return the mean absolute errors before, after, and of runs that took no part."""
     fitted = calibrated.fitted
-    before, after, left_out = (100 * calibrated.errors(each) for each in (calibrated.before, fitted.after, fitted.left_out))
+    misses = (calibrated.before, fitted.after, fitted.left_out)
+    before, after, left_out = (100 * calibrated.errors(each) for each in misses)
     return (
         f"mean absolute error {before:.1f} % as published, {after:.1f} % calibrated, {left_out:.1f} % leaving one out"
     )

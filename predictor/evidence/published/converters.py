@@ -92,7 +92,7 @@ def _named(name: str) -> Callable[[Row], tuple[str, ...]]:
 
 
 CONVERTERS = (
-    Converter("gpumodeling", gpt_neox.configuration, _neox, ordinary=True),
+    Converter("gpumodeling", gpt_neox.configuration, _neox),
     Converter("vtrain", megatron_deepspeed.vtrain, _vtrain),
     Converter("megatron_sc21", megatron_lm.narayanan, _named("Narayanan 2021")),
     Converter("korthikanti", megatron_lm.korthikanti, _named("Korthikanti 2022")),

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from predictor.core.schema.taking import of_record
 from predictor.core.step.memory import GIB
+from predictor.core.workload.run_choices import Conditions
 from predictor.evidence.published.converters import converter_of
 from predictor.evidence.published.row import Row, UnexpressedError
 from predictor.evidence.published.sources import publication
@@ -60,6 +62,12 @@ def _name(row: Row) -> str:
     return job[1] if job else row.text("id")
 
 
+def _under(config: dict[str, Any], ordinary: bool) -> dict[str, Any]:
+    """Return a configuration that says its conditions."""
+    conditions = Conditions.ORDINARY if ordinary else Conditions.TUNED
+    return {**config, "training": {"conditions": str(conditions), **config["training"]}}
+
+
 def converted(cells: Mapping[str, str]) -> MeasuredStep:
     """Return a row as a measured step with its configuration.
 
@@ -77,7 +85,7 @@ def converted(cells: Mapping[str, str]) -> MeasuredStep:
         name=_name(row),
         seconds=seconds,
         num_gpus=num_gpus,
-        config=of_record(converter.convert(row)),
+        config=of_record(_under(converter.convert(row), converter.ordinary)),
         statistic=row.text("stat"),
         peak_gib=_peak_gib(row),
         peak_counts=converter.peak,
