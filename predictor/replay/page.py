@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from predictor.core.base.quantities import duration
 from predictor.core.report.page.charts import Bar, bars, legend
 from predictor.core.report.page.parts import section, table
 from predictor.core.report.page.style import STYLE
-from predictor.core.report.text import duration
 from predictor.replay.answer import ReplayAnswer, Replayed, measured
 from predictor.replay.collectives import collective_totals
 from predictor.replay.picture import COLOURS, picture_rows, timeline

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from predictor.core.base.quantities import duration
 from predictor.core.base.words import counted
 from predictor.core.report.page.parity import ParityPoint, parity
 from predictor.core.report.page.parts import table
 from predictor.core.report.page.style import CONTENT_WIDTH, STYLE
-from predictor.core.report.text import duration
 from predictor.core.step.spans import timed_trace
 from predictor.core.timeline.picture import picture
 from predictor.core.timeline.pipeline import PASS_NAMES, Stream

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from predictor.core.base.errors import ConfigError
+from predictor.core.base.quantities import duration
 from predictor.core.base.words import counted
 from predictor.core.costs.cost import Cost, Source
-from predictor.core.report.text import duration
 from predictor.replay.answer import ReplayAnswer, replayed
 from predictor.replay.critical import moved
 from predictor.replay.graph.global_graph import GlobalGraph, global_graph

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
+from predictor.core.base.quantities import duration
 from predictor.core.report.page.charts import OWN, Mark, Point, scatter, scatter_legend
 from predictor.core.report.page.parts import section, table
-from predictor.core.report.text import duration
 from predictor.core.step.fit import Fit, fit_of
 from predictor.core.step.memory import GIB
 from predictor.search.answer import SearchAnswer, Winner
