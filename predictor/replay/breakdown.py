@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from predictor.core.report.text import LABELS
+from predictor.core.report.stage_table import LABELS
 from predictor.core.timeline.spans import Span
 from predictor.replay.files.collective_names import EXPERTS, SERVES, TENSORS
 from predictor.replay.graph.local_graph import CARRIED, Collective, OperatorPass, TaskKind

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration
 from predictor.core.report.page.charts import Bar, bars, legend
 from predictor.core.report.page.parts import section, table
 from predictor.core.report.page.style import STYLE

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration, milliseconds
+from predictor.core.base.text_table import text_table
 from predictor.core.report.text import TITLE, wrapped
 from predictor.replay.answer import ReplayAnswer, Replayed
 from predictor.replay.bottleneck import LEAST
@@ -14,7 +15,6 @@ from predictor.replay.critical import PathShare
 
 TOP = 10
 NUMBER, SHARE = 11, 9
-LONG_US = 1e5  # of a step that is told to a tenth of a millisecond
 NARROWEST_LABEL = 16
 SMALLEST_PART = 1e-4
 MOST_RANKS = 16
@@ -104,27 +104,13 @@ def _changes(answer: ReplayAnswer, width: int) -> list[str]:
     return lines
 
 
-def _columns(labels: Sequence[str], columns: Sequence[Sequence[str]], width: int = 0) -> list[str]:
+def _table(labels: Sequence[str], columns: Sequence[Sequence[str]], width: int = 0) -> list[str]:
     """Return rows with labels to the left and right-aligned columns; labels that are too wide are cut."""
-    widths = [max(map(len, column)) + 2 for column in columns]
     wide = max(map(len, labels))
     if width:
-        wide = max(min(wide, width - sum(widths)), NARROWEST_LABEL)
-    rows = zip(labels, *columns, strict=True)
-    return [
-        (_cut(label, wide).ljust(wide) + "".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))).rstrip()
-        for label, *cells in rows
-    ]
-
-
-def in_ms(us: float, step_us: float, sign: str = "") -> str:
-    """Return milliseconds with as many digits as the step asks for, a dash for less than a rounding error.
-
-    >>> in_ms(1234.5, 2e6), in_ms(1234.5, 5e4), in_ms(-0.2, 5e4, sign="+")
-    ('1.2', '1.234', '-')
-    """
-    digits = 1 if step_us >= LONG_US else 3
-    return f"{us / 1e3:{sign},.{digits}f}" if abs(us) >= 0.5 * 10 ** (3 - digits) else "-"
+        numbers = sum(max(map(len, column)) + 2 for column in columns)
+        wide = max(min(wide, width - numbers), NARROWEST_LABEL)
+    return text_table(list(zip([_cut(label, wide) for label in labels], *columns, strict=True)))
 
 
 def shown_parts(parts: Sequence[RankParts]) -> list[str]:
@@ -149,8 +135,8 @@ def _parts(answer: ReplayAnswer, width: int) -> list[str]:
     ranks = [
         [
             f"rank {local.rank}" + ("*" if many and at == before.critical_rank else ""),
-            *(in_ms(part.parts[name], before.step_us) for name in names),
-            in_ms(part.step_us, before.step_us),
+            *(milliseconds(part.parts[name], before.step_us) for name in names),
+            milliseconds(part.step_us, before.step_us),
         ]
         for at, (local, part) in enumerate(zip(before.step.ranks, before.parts, strict=True))
         if at in _shown_ranks(before)
@@ -159,7 +145,7 @@ def _parts(answer: ReplayAnswer, width: int) -> list[str]:
     lines: list[str] = []
     for first in range(0, len(ranks), room):
         block = ranks[first : first + room]
-        lines += [*([""] if first else []), *_columns(labels, [share, *block] if not first else block)]
+        lines += [*([""] if first else []), *_table(labels, [share, *block] if not first else block)]
     return lines
 
 
@@ -178,10 +164,14 @@ def _before_and_after(answer: ReplayAnswer) -> list[str]:
     columns = [["before", "after", "change"]]
     rows = [[part.parts[name] for part in pair] for name in names] + [[before.step_us, after.step_us]]
     columns += [
-        [in_ms(old, after.step_us), in_ms(new, after.step_us), in_ms(new - old, after.step_us, sign="+")]
+        [
+            milliseconds(old, after.step_us),
+            milliseconds(new, after.step_us),
+            milliseconds(new - old, after.step_us, sign="+"),
+        ]
         for old, new in rows
     ]
-    return _columns(labels, list(zip(*columns, strict=True)))
+    return _table(labels, list(zip(*columns, strict=True)))
 
 
 def bottleneck(answer: ReplayAnswer) -> str:
@@ -209,8 +199,8 @@ def _sentences(answer: ReplayAnswer) -> list[str]:
     whole = parts.exposed_us + parts.hidden_us
     if whole:
         share = parts.exposed_us / shown.step_us
-        exposed = f"{in_ms(parts.exposed_us, shown.step_us)} ms of it exposed ({share:.1%} of the step)"
-        lines.append(f"Traffic: {in_ms(whole, shown.step_us)} ms, {exposed}.")
+        exposed = f"{milliseconds(parts.exposed_us, shown.step_us)} ms of it exposed ({share:.1%} of the step)"
+        lines.append(f"Traffic: {milliseconds(whole, shown.step_us)} ms, {exposed}.")
     lines.append(gap_words(shown))
     if answer.after is None:
         lines += ["* the rank that ends the step."] if len(shown.parts) > 1 else []
@@ -222,12 +212,12 @@ def _sentences(answer: ReplayAnswer) -> list[str]:
 def gap_words(shown: Replayed) -> str:
     """Return why the busiest row of the rank that ends the step was idle."""
     row, us = shown.gaps[shown.critical_rank]
-    listed = [f"{in_ms(idle, shown.step_us)} ms {kind.value}" for kind, idle in us.items() if idle > 0.0]
+    listed = [f"{milliseconds(idle, shown.step_us)} ms {kind.value}" for kind, idle in us.items() if idle > 0.0]
     whole = sum(us.values())
     if not listed:
         return f"Gaps of {row}: none."
     share = whole / shown.step_us
-    return f"Gaps of {row}: {in_ms(whole, shown.step_us)} ms ({share:.1%} of the step): {', '.join(listed)}."
+    return f"Gaps of {row}: {milliseconds(whole, shown.step_us)} ms ({share:.1%} of the step): {', '.join(listed)}."
 
 
 def _cut(name: str, width: int) -> str:
@@ -253,7 +243,7 @@ def _path(answer: ReplayAnswer, top: int, width: int) -> list[str]:
     listed = shown.path[:top]
     labels = ["Critical path", *(f"  {share.operator}" for share in listed)]
     rows = [PATH_HEAD, *(path_cells(share, shown.step_us) for share in listed)]
-    lines = _columns(labels, list(zip(*rows, strict=True)), width)
+    lines = _table(labels, list(zip(*rows, strict=True)), width)
     rest = shown.path[top:]
     if rest:
         lines.append(f"  and {len(rest)} more, {sum(share.path_us for share in rest) / 1e3:,.3f} ms")
@@ -265,8 +255,8 @@ OPERATOR_HEAD = ["kind", "ms in all", "of step", "ms on the path"]
 
 def operator_cells(share: PathShare, step_us: float) -> list[str]:
     """Return the cells of a row of operators."""
-    total = [f"{share.total_us / 1e3:,.3f}", f"{share.total_us / step_us:.1%}"]
-    return [share.kind, *total, in_ms(share.path_us, 0.0)]
+    total = [milliseconds(share.total_us, step_us), f"{share.total_us / step_us:.1%}"]
+    return [share.kind, *total, milliseconds(share.path_us, step_us)]
 
 
 def _operators(shown: Replayed, top: int, width: int) -> list[str]:
@@ -274,7 +264,7 @@ def _operators(shown: Replayed, top: int, width: int) -> list[str]:
     listed = shown.operators[:top]
     labels = ["Operators of a rank", *(f"  {share.operator}" for share in listed)]
     rows = [OPERATOR_HEAD, *(operator_cells(share, shown.step_us) for share in listed)]
-    return _columns(labels, list(zip(*rows, strict=True)), width)
+    return _table(labels, list(zip(*rows, strict=True)), width)
 
 
 def _moves(answer: ReplayAnswer, top: int, width: int) -> list[str]:
@@ -288,9 +278,7 @@ def _moves(answer: ReplayAnswer, top: int, width: int) -> list[str]:
         for move in listed
     ]
     more = len(answer.moves) - len(listed)
-    return _columns(labels, list(zip(*rows, strict=True)), width) + (
-        [f"  and {more} more, each smaller"] if more else []
-    )
+    return _table(labels, list(zip(*rows, strict=True)), width) + ([f"  and {more} more, each smaller"] if more else [])
 
 
 COLLECTIVE_HEAD = ["calls", "MB", "ms", "waiting, ms", "for"]
@@ -310,13 +298,13 @@ def _collectives(replay: Replayed, top: int) -> list[str]:
     listed = totals[:top]
     labels = ["Collectives of a rank", *(f"  {total.name}" for total in listed)]
     rows = [COLLECTIVE_HEAD, *map(collective_cells, listed)]
-    return ["", *_columns(labels, list(zip(*rows, strict=True))), *wait_lines(replay, top)]
+    return ["", *_table(labels, list(zip(*rows, strict=True))), *wait_lines(replay, top)]
 
 
 def wait_lines(replay: Replayed, top: int) -> list[str]:
     """Return who waits for whom in collectives, a line each."""
     return [
-        f"Collectives of rank {wait.rank} wait {in_ms(wait.us, replay.step_us)} ms for rank {wait.waited_for}, "
+        f"Collectives of rank {wait.rank} wait {milliseconds(wait.us, replay.step_us)} ms for rank {wait.waited_for}, "
         "beside other work or not."
         for wait in waits_between(replay.step, replay.replay.spans)[:top]
         if wait.us > SMALLEST_PART * replay.step_us

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from predictor.core.base.errors import ConfigError, NoLayoutError
-from predictor.core.report.text import span
+from predictor.core.base.quantities import span
 from predictor.search.answer import SearchAnswer, search
 from predictor.search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.search.report.gpu_counts import Tried

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
+from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.base.sizes import whole
 from predictor.core.costs.cost import Cost
 from predictor.core.plan.framework_rules import RULES
 from predictor.core.predict.inputs import Config, Hardware, change_texts, plain
 from predictor.core.predict.prediction import USUAL_WIDTH
 from predictor.core.predict.system import LoadedSystem, system_name
-from predictor.core.report.budget import HOURS_PER_DAY
 from predictor.core.schema.foreign import readers, writers
 from predictor.core.schema.telling import HUGECTR, is_hugectr
 from predictor.core.step.breakdown import StageParts

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-
-def columns_text(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return aligned columns: the first to the left, the others to the right."""
-    widths = [max(len(line[i]) for line in (header, *lines)) for i in range(len(header))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in (header, *lines)
-    )
+from predictor.core.base.text_table import text_table
 
 
 def markdown(header: Sequence[str], lines: Sequence[Sequence[object]], words: int) -> list[str]:
@@ -47,7 +37,7 @@ def evaluation_text(document: dict[str, Any]) -> str:
         summary = document[kind]
         lines.append((f"mean of {summary['columns']} {kind}", "", "", *_numbers(summary, keys)))
     reasons = [f"{c['column']}: {_dropped(c)}" for c in document["columns"] if c["dropped"]]
-    return "\n".join([columns_text(header, lines), "", "dropped:", *(reasons or ["nothing"])])
+    return "\n".join([*text_table([header, *lines]), "", "dropped:", *(reasons or ["nothing"])])
 
 
 HELD_OUT_COLUMNS = {
@@ -67,7 +57,7 @@ def held_out_text(document: dict[str, Any]) -> str:
         lines.append((f"mean of {summary['columns']} {kind}", "", "", *_numbers(summary, keys)))
         if theirs is not None:
             lines.append(("  the reference", "", "", *(theirs.get(key, "") for key in keys)))
-    return columns_text(header, lines)
+    return "\n".join(text_table([header, *lines]))
 
 
 def transfer_text(document: dict[str, Any]) -> str:
@@ -84,7 +74,7 @@ def transfer_text(document: dict[str, Any]) -> str:
         for e in document["collective_columns"]
     ]
     constants = [f"{kind}: {values}" for kind, values in document["constants"].items()]
-    return "\n".join([columns_text(header, lines), "", *constants])
+    return "\n".join([*text_table([header, *lines]), "", *constants])
 
 
 def few_rows_text(document: dict[str, Any]) -> str:
@@ -94,4 +84,4 @@ def few_rows_text(document: dict[str, Any]) -> str:
         (e["way"], f"{e['from']} -> {e['to']}", str(e["rows"]), *_numbers(e, ("mape", "median", "log_error")))
         for e in document["entries"]
     ]
-    return columns_text(header, lines)
+    return "\n".join(text_table([header, *lines]))

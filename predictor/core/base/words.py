@@ -11,11 +11,3 @@ def counted(number: int, noun: str) -> str:
     """
     plural = f"{noun}es" if noun.endswith(("ch", "s")) else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
-
-
-def duration(us: float) -> str:
-    """Return a duration in the unit that reads best, to four digits."""
-    for unit, size in (("s", 1e6), ("ms", 1e3)):
-        if us >= size:
-            return f"{us / size:.4g} {unit}" if us < 1000 * size else f"{us / size:,.0f} {unit}"
-    return f"{us:.4g} µs"

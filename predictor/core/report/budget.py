@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.costs.cost import Cost
 from predictor.core.hardware.hardware import Gpu, Quantity
 from predictor.core.hardware.node_power import node_power_per_gpu_w
@@ -14,8 +15,6 @@ from predictor.core.schema.sections import BudgetSection
 from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction
 from predictor.core.workload.transformer_memory import checkpoint_bytes
-
-HOURS_PER_DAY = 24.0
 
 
 @dataclass(frozen=True, slots=True)

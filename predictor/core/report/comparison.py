@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration, milliseconds
+from predictor.core.base.text_table import text_table
 from predictor.core.costs.cost import Source
 from predictor.core.plan.loading import Loaded
 from predictor.core.report import json_document
-from predictor.core.report.text import LABELS, milliseconds, wrapped
+from predictor.core.report.stage_table import LABELS
+from predictor.core.report.text import wrapped
 from predictor.core.step.breakdown import StageParts, answers, source_shares, stage_parts
 from predictor.core.step.fit import Fit, fit_on
 from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.prediction import Prediction
 
 FORMAT = "estimate-train-time/comparison/1"
-LABEL_WIDTH = 34
 FITS = {None: "", Fit.FITS: "yes", Fit.MAY_NOT_FIT: "may not", Fit.DOES_NOT_FIT: "NO"}
 
 
@@ -80,19 +81,15 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
     for name in LABELS:
         values = [getattr(parts, name) for parts in critical]
         if any(abs(value) > 0.05 for value in values):
-            rows.append((f"{LABELS[name]}, ms", [milliseconds(value) for value in values]))
+            rows.append((f"{LABELS[name]}, ms", [milliseconds(us, first) for us in values]))
     return rows
 
 
 def render(compared: list[Compared], width: int = 100) -> str:
     """Return the comparison as a table: a column per prediction, parts of the critical stage; notes below it."""
     rows = [("", [row.name for row in compared]), *_rows(compared)]
-    widths = [max(len(cells[i]) for _, cells in rows) + 2 for i in range(len(compared))]
-    lines = [
-        label.ljust(LABEL_WIDTH) + "".join(cell.rjust(columns) for cell, columns in zip(cells, widths, strict=True))
-        for label, cells in rows
-    ]
-    return "\n".join([*(line.rstrip() for line in lines), *wrapped(_notes(compared), width, 6)])
+    table = text_table([(label, *cells) for label, cells in rows])
+    return "\n".join([*table, *wrapped(_notes(compared), width, 6)])
 
 
 def to_json(compared: list[Compared]) -> dict[str, Any]:

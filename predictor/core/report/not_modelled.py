@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import exp
 from typing import Any
 
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration
 from predictor.core.step.prediction import Prediction
 from predictor.core.workload.run_choices import Conditions
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from math import inf
 from pathlib import Path
 from textwrap import TextWrapper
 
-from predictor.core.base.words import counted, duration
+from predictor.core.base.quantities import duration, milliseconds, span
+from predictor.core.base.words import counted
 from predictor.core.costs.cost import Source
 from predictor.core.costs.published import CARD, PublishedSystem
 from predictor.core.plan.loading import Loaded
-from predictor.core.report.budget import HOURS_PER_DAY, prediction_bill
+from predictor.core.report.budget import prediction_bill
 from predictor.core.report.goodput import Goodput
 from predictor.core.report.json_document import fit, notes
 from predictor.core.report.not_modelled import conditions_note, not_modelled_note
 from predictor.core.report.slowest import slowest_rank
+from predictor.core.report.stage_table import stage_table
 from predictor.core.schema.finding import others_with
 from predictor.core.schema.sections import NO_BUDGET
 from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, source_shares, stage_parts
@@ -29,27 +30,7 @@ from predictor.core.workload.low_precision import product_precision
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.transformer import Transformer
 
-LABELS = {
-    "forward_us": "forward",
-    "recompute_us": "recompute",
-    "backward_us": "backward",
-    "tensor_parallel_us": "tensor-parallel traffic",
-    "context_parallel_us": "context-parallel traffic",
-    "expert_parallel_us": "expert-parallel traffic",
-    "pipeline_us": "pipeline traffic",
-    "host_link_us": "host-link traffic",
-    "host_us": "waiting for the host",
-    "bubble_us": "bubble",
-    "data_parallel_exposed_us": "data-parallel, exposed",
-    "optimizer_us": "optimizer",
-    "parameter_gather_us": "parameter gather",
-    "waiting_us": "waiting for other stages",
-    "not_modelled_us": "not modelled",
-}
 TITLE = "Step time  "
-LABEL_WIDTH = max(map(len, LABELS.values())) + 2
-NUMBER_WIDTH = 9
-SHARE_WIDTH = 8
 # Longer lists of operators are cut; --json has all.
 LISTED = 12
 SMALLEST_LISTED = 0.0005
@@ -173,13 +154,6 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def span(hours: float) -> str:
-    """Return a long duration in the unit that reads best; that of a training without progress is infinite."""
-    if hours == inf:
-        return "no end"
-    if hours >= 2 * HOURS_PER_DAY:
-        return f"{hours / HOURS_PER_DAY:,.1f} days"
-    return f"{hours:.3g} h" if hours >= 1 else duration(hours * 3.6e9)
 
 
 def above_published(prediction: Prediction, system: PublishedSystem) -> str | None:
@@ -249,54 +223,6 @@ def header_rows(prediction: Prediction, loaded: Loaded) -> dict[str, str]:
     return rows
 
 
-def milliseconds(us: float) -> str:
-    """Return milliseconds, a dash for less than a rounding error."""
-    return f"{us / 1e3:,.1f}" if abs(us) > 0.05 else "-"
-
-
-def _columns(labels: list[str], columns: list[list[str]], widths: list[int]) -> list[str]:
-    """Return rows with labels to the left and right-aligned columns."""
-    rows = zip(labels, *columns, strict=True)
-    return [
-        (label.ljust(LABEL_WIDTH) + "".join(cell.rjust(w) for cell, w in zip(cells, widths, strict=True))).rstrip()
-        for label, *cells in rows
-    ]
-
-
-def _table(prediction: Prediction, parts: list[StageParts], width: int) -> list[str]:
-    """Return the breakdown of every stage, in as many blocks of columns as the width needs."""
-    critical = parts[prediction.critical_stage]
-    shown = [name for name in LABELS if any(abs(getattr(part, name)) > 0.05 for part in parts)]
-    labels = ["ms", *(LABELS[name] for name in shown), "step"]
-    values = [getattr(critical, name) for name in shown]
-    share = ["", *(f"{value / critical.step_us:.1%}" for value in values), "100.0%"]
-    stages = [
-        [f"stage {i}", *(milliseconds(getattr(part, name)) for name in shown), milliseconds(part.step_us)]
-        for i, part in enumerate(parts)
-    ]
-    if len(parts) == 1:
-        return _columns(labels, [stages[0], share], [NUMBER_WIDTH + 2, SHARE_WIDTH])
-    stages[prediction.critical_stage][0] = f"stage {prediction.critical_stage}*"
-    widest = [max(map(len, column)) + 2 for column in stages]
-    lines: list[str] = []
-    block: list[int] = []
-    for i, needed in enumerate(widest):
-        used = LABEL_WIDTH + sum(widest[j] for j in block) + (0 if lines else SHARE_WIDTH)
-        if block and used + needed > width:
-            lines += [*_block(labels, stages, widest, block, [] if lines else share), ""]
-            block = []
-        block.append(i)
-    return lines + _block(labels, stages, widest, block, [] if lines else share)
-
-
-def _block(
-    labels: list[str], stages: list[list[str]], widest: list[int], block: list[int], share: list[str]
-) -> list[str]:
-    """Return the columns of some stages; the first block starts with the critical stage's shares of the step."""
-    columns = ([["share*", *share[1:]]] if share else []) + [stages[i] for i in block]
-    return _columns(labels, columns, ([SHARE_WIDTH] if share else []) + [widest[i] for i in block])
-
-
 def foundations(step_us: float, answered: list[Answer]) -> list[str]:
     """Return the answers that are not interpolated, and how far outside the measured range they lie."""
     weak = [answer for answer in answered if answer.source > Source.INTERPOLATED]
@@ -324,10 +250,10 @@ def foundations(step_us: float, answered: list[Answer]) -> list[str]:
 
 
 def _data_parallel(parts: StageParts, step_us: float) -> str:
-    total, hidden = parts.data_parallel_us, parts.data_parallel_hidden_us
+    total, exposed = parts.data_parallel_us, parts.data_parallel_us - parts.data_parallel_hidden_us
     return (
-        f"Data-parallel traffic: {milliseconds(total)} ms, {milliseconds(total - hidden)} ms of it exposed "
-        f"({(total - hidden) / step_us:.1%} of the step)."
+        f"Data-parallel traffic: {milliseconds(total, step_us)} ms, {milliseconds(exposed, step_us)} ms of it exposed "
+        f"({exposed / step_us:.1%} of the step)."
     )
 
 
@@ -340,27 +266,23 @@ def wrapped(lines: list[str], width: int, indent: int) -> list[str]:
 def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
     """Return a prediction as a page of text; where it does not fit, that stands before the time.
 
-    Its table is wider than ``width`` only where a single stage is.
+    Its table is wider than ``width`` only where that of a single stage is.
     """
     answered = answers(prediction, loaded.system)
     parts = stage_parts(prediction)
     critical = parts[prediction.critical_stage]
-    below = []
-    if len(parts) > 1:
-        below.append(
-            f"* the critical stage: its end ends the step. Bubble: {critical.bubble_us / critical.step_us:.1%}."
-        )
+    stages, below = stage_table(prediction, parts, width)
     if prediction.run.layout.data_parallel_size > 1:
         below.append(_data_parallel(critical, critical.step_us))
     waited = slowest_rank(prediction, loaded.system)
     if waited.slowdown > 1.0:
         below.append(
             f"Slowest of {waited.ranks:,} GPUs: computing takes {waited.slowdown - 1.0:.1%} longer than on the median "
-            f"one, {milliseconds(waited.time_us)} ms of the step."
+            f"one, {milliseconds(waited.time_us, critical.step_us)} ms of the step."
         )
     below += ["", *foundations(prediction.step.us, answered)]
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
-    table = ["", "Where the step goes", *_table(prediction, parts, width)]
+    table = ["", "Where the step goes", *stages]
     titled = {name: f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items()}
     doubtful = fit(prediction, loaded.system) in (Fit.MAY_NOT_FIT, Fit.DOES_NOT_FIT)
     first = [titled.pop("Memory"), ""] if doubtful else []

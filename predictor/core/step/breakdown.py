@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from operator import add
@@ -250,9 +250,11 @@ def exposed_costs(timed: StepTime, system: PublishedSystem) -> Iterator[Cost]:
 
 def _exposed_traffic(stage: StageTime) -> dict[Part, float]:
     """Return the share of traffic that computing does not hide, of every part with hidden traffic."""
-    shown: Counter[Part] = Counter()
-    hidden: Counter[Part] = Counter()
+    shown: dict[Part, float] = defaultdict(float)
+    hidden: dict[Part, float] = defaultdict(float)
     for step_pass in stage.whole.passes:
-        shown.update({part: cost.us for part, cost in step_pass.traffic.items()})
-        hidden.update({part: cost.us for part, cost in step_pass.hidden.items()})
+        for part, cost in step_pass.traffic.items():
+            shown[part] += cost.us
+        for part, cost in step_pass.hidden.items():
+            hidden[part] += cost.us
     return {part: shown[part] / (shown[part] + us) for part, us in hidden.items() if us}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from predictor.core.base.words import counted, duration
+from predictor.core.base.quantities import duration
+from predictor.core.base.words import counted
 from predictor.core.report.page.parity import ParityPoint, parity
 from predictor.core.report.page.parts import table
 from predictor.core.report.page.style import CONTENT_WIDTH, STYLE

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import median
 
-from predictor.core.base.words import counted, duration
+from predictor.core.base.quantities import NONE, duration, milliseconds
+from predictor.core.base.text_table import text_table
+from predictor.core.base.words import counted
 from predictor.evidence.verification.answer import Verification, disturbed_lines, failure_lines, summary_lines
 from predictor.replay.files.verified_run import OperatorOfStep, PartOfStep, PredictedTime, VerifiedRun
 
-NOTHING = "–"
 # Operators below this share of the step are counted, not listed; --json has all.
 SMALLEST_LISTED = 0.001
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """Return aligned columns, the first ones to the left; the last is not padded."""
-    lines = [head, *rows]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(width) if i < left or i == len(head) - 1 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]
-
-
-def milliseconds(us: float | None, step_us: float) -> str:
-    """Return milliseconds with the digits that suit a step; a dash where there is none."""
-    if us is None:
-        return NOTHING
-    digits = 4 if step_us < 1e4 else 3 if step_us < 1e5 else 2 if step_us < 1e6 else 1
-    return f"{us / 1e3:,.{digits}f}"
 
 
 def error_text(predicted_us: float | None, measured_us: float | None) -> str:
     """Return predicted over measured minus one; a dash where one is missing."""
     if predicted_us is None or not measured_us:
-        return NOTHING
+        return NONE
     return f"{predicted_us / measured_us - 1.0:+.1%}"
 
 
@@ -51,7 +30,7 @@ def interval_text(low_us: float | None, high_us: float | None, step_us: float) -
 
 def drift_text(drift: float | None) -> str:
     """Return how much slower the machine was than while it was measured; a dash where it is not known."""
-    return NOTHING if drift is None else f"{drift:.2f}×"
+    return NONE if drift is None else f"{drift:.2f}×"
 
 
 def part_cells(part: PartOfStep, step_us: float) -> list[str]:
@@ -75,7 +54,7 @@ def operator_cells(row: OperatorOfStep, step_us: float) -> list[str]:
         milliseconds(None if predicted is None else predicted.us, step_us),
         "" if predicted is None else interval_text(predicted.low_us, predicted.high_us, step_us),
         milliseconds(row.measured_us, step_us),
-        NOTHING if row.measured_us is None else f"{row.measured_us / step_us:.1%}",
+        NONE if row.measured_us is None else f"{row.measured_us / step_us:.1%}",
         "" if row.error is None else f"{row.error:+.1%}",
         row.missing or ("" if predicted is None else predicted.source),
     ]
@@ -164,11 +143,11 @@ def _detailed(run: VerifiedRun) -> list[str]:
     for stage in stages:
         title = f"stage {stage}" if len(stages) > 1 else "the step"
         parts = [part_cells(part, step_us) for part in run.parts if part.stage == stage]
-        lines += ["", f"Where {title} goes", *_table(PART_HEAD, parts, 1)]
+        lines += ["", f"Where {title} goes", *text_table([PART_HEAD, *parts], left=(0, -1))]
         listed, more = listed_operators(run, stage)
         if listed:
-            cells = [operator_cells(row, step_us) for row in listed]
-            lines += ["", f"Operators and collectives of {title}", *_table(OPERATOR_HEAD, cells, 2)]
+            cells = [OPERATOR_HEAD, *(operator_cells(row, step_us) for row in listed)]
+            lines += ["", f"Operators and collectives of {title}", *text_table(cells, left=(0, 1, -1))]
             if more:
                 lines.append(f"and {more} more, each below {SMALLEST_LISTED:.1%} of the step; --json lists all")
             lines += together(run, stage)
@@ -194,8 +173,8 @@ def run_cells(run: VerifiedRun) -> list[str]:
         f"{run.error:+.1%}",
         drift_text(run.drift),
         "yes" if run.inside else "NO",
-        NOTHING if run.noise is None else f"{run.noise:.1%}",
-        NOTHING if run.operator_error is None else f"{run.operator_error:.1%}",
+        NONE if run.noise is None else f"{run.noise:.1%}",
+        NONE if run.operator_error is None else f"{run.operator_error:.1%}",
     ]
 
 
@@ -209,7 +188,7 @@ def render(verification: Verification) -> str:
     if len(records) == 1 and not verification.failed:
         return "\n".join([*disturbed_lines(verification), *_detailed(records[0])])
     if records:
-        lines = [*disturbed_lines(verification), *_table(RUN_HEAD, [run_cells(run) for run in records], 1), ""]
+        lines = [*disturbed_lines(verification), *text_table([RUN_HEAD, *map(run_cells, records)], left=(0, -1)), ""]
         lines.append("drift: the reference kernel now ÷ while measured; noise: between launches;")
         lines.append("operators: median absolute error of those with 1 % of the step or more.")
     return "\n".join([*lines, *summary_lines(verification), *failure_lines(verification.failed)])

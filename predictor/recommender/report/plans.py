@@ -7,7 +7,9 @@ from collections import Counter
 from io import StringIO
 from typing import Any
 
-from predictor.core.base.words import counted, duration
+from predictor.core.base.quantities import duration
+from predictor.core.base.text_table import text_table
+from predictor.core.base.words import counted
 from predictor.core.report.text import wrapped
 from predictor.core.step.memory import GIB
 from predictor.recommender.hugectr.plan_file import plan_entries
@@ -93,13 +95,8 @@ def _cells(winner: PlanWinner) -> list[str]:
 
 
 def _table(winners: tuple[PlanWinner, ...]) -> list[str]:
-    rows = [["#", *COLUMNS], *([str(number), *_cells(winner)] for number, winner in enumerate(winners, 1))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    names = ["", *(winner.name for winner in winners)]
-    return [
-        "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), name]).rstrip()
-        for row, name in zip(rows, names, strict=True)
-    ]
+    rows = [[str(number), *_cells(winner), winner.name] for number, winner in enumerate(winners, 1)]
+    return text_table([["#", *COLUMNS, ""], *rows], left=(-1,))
 
 
 def _ranks(sharded: ShardedTable, num_ranks: int) -> str:

@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from predictor.core.base.words import counted, duration
+from predictor.core.base.quantities import duration
+from predictor.core.base.text_table import text_table
+from predictor.core.base.words import counted
 from predictor.core.costs.published import CARD
 from predictor.core.report.goodput import SECONDS_PER_HOUR
 from predictor.core.report.json_document import (
@@ -29,7 +31,7 @@ from predictor.recommender.workload.cache_tasks import hit_rate
 from predictor.recommender.workload.traffic import all_traffic
 
 FORMAT = "estimate-train-time/recommender-prediction/1"
-TITLE_WIDTH, LABEL_WIDTH = 13, 34
+TITLE_WIDTH = 13
 # Tables and their buffers are sized by the plan, so what they take is told without an error.
 FIT = {None: None, True: Fit.FITS, False: Fit.DOES_NOT_FIT}
 LABELS = {
@@ -144,10 +146,9 @@ def render(reported: Reported, width: int = 100) -> str:
         titled = {"Memory": titled.pop("Memory"), **titled}
     first, *others = (f"{name.ljust(TITLE_WIDTH)}{text}" for name, text in titled.items())
     header = wrapped([first, "", *others], width, TITLE_WIDTH)
-    table = ["", "Where the step goes", "ms".ljust(LABEL_WIDTH)]
-    shown = {label: getattr(parts, name) for name, label in LABELS.items() if getattr(parts, name) > 0.05}
-    for label, us in {**shown, "step": parts.step_us}.items():
-        table.append(f"{label.ljust(LABEL_WIDTH)}{us / 1e3:9.3f}{us / parts.step_us:9.1%}")
+    times = {label: getattr(parts, name) for name, label in LABELS.items()} | {"step": parts.step_us}
+    cells = [(label, f"{us / 1e3:.3f}", f"{us / parts.step_us:.1%}") for label, us in times.items() if us > 0.05]
+    table = ["", "Where the step goes", *text_table([("ms", "", ""), *cells])]
     hidden = [f"{label} {getattr(parts, name) / 1e3:.3f} ms" for name, label in HIDDEN.items() if getattr(parts, name)]
     below = [f"Hidden beside kernels: {', '.join(hidden)}."] if hidden else []
     below += ["", *foundations(prediction.step.us, answered)]

@@ -9,7 +9,7 @@ from pathlib import Path
 from predictor.core.base.command_line import Parser
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.files import write_whole
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration
 from predictor.replay.files.closed import Closed
 from predictor.replay.graph.local_replay import replay_local
 from predictor.replay.precision.forward_graph import traced_times

@@ -9,7 +9,7 @@ from statistics import median
 
 from predictor.core.base.command_line import Parser
 from predictor.core.base.errors import ConfigError
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration
 from predictor.core.timeline.graph import GraphError
 from predictor.replay.precision.operator_config import OperatorConfig
 from predictor.replay.procedure.arguments import add_model

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from predictor.core.base.command_line import Parser
 from predictor.core.base.errors import ConfigError
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration
 from predictor.replay.precision.greedy import greedy_plan
 from predictor.replay.precision.memory import MemoryModel
 from predictor.replay.precision.operator_graph import Plan

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.base.words import counted, duration
+from predictor.core.base.quantities import duration
+from predictor.core.base.words import counted
 from predictor.core.costs.cost import Cost, Source
 from predictor.replay.answer import ReplayAnswer, replayed
 from predictor.replay.critical import moved

@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from predictor.core.base.words import counted, duration
+from predictor.core.base.quantities import duration
+from predictor.core.base.words import counted
 from predictor.core.report.text import TITLE, wrapped
 from predictor.replay.whatif.batch_split import Balance
 from predictor.replay.whatif.mixed_question import MixedAnswer

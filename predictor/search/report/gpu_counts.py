@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from predictor.core.base.words import duration
-from predictor.core.report.text import span
+from predictor.core.base.quantities import duration, span
+from predictor.core.base.text_table import text_table
 from predictor.search.report.search_bill import Training
 
 
@@ -42,13 +42,7 @@ def _cells(count: Tried) -> list[str]:
 
 def table(counts: Sequence[Tried]) -> list[str]:
     """Return the numbers of GPUs as aligned lines, each with its verdict."""
-    rows = [list(HEAD), *(_cells(count) for count in counts)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-    verdicts = ["", *(count.verdict for count in counts)]
-    return [
-        "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), verdict]).rstrip()
-        for row, verdict in zip(rows, verdicts, strict=True)
-    ]
+    return text_table([[*HEAD, ""], *([*_cells(count), count.verdict] for count in counts)], left=(-1,))
 
 
 def to_json(counts: Sequence[Tried]) -> list[dict[str, Any]]:

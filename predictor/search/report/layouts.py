@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration
 from predictor.core.report.page.charts import OWN, Mark, Point, scatter, scatter_legend
 from predictor.core.report.page.parts import section, table
 from predictor.core.step.fit import Fit, fit_of

@@ -6,11 +6,13 @@ import csv
 from io import StringIO
 from typing import Any
 
-from predictor.core.base.words import counted, duration
+from predictor.core.base.quantities import duration, span
+from predictor.core.base.text_table import text_table
+from predictor.core.base.words import counted
 from predictor.core.plan.framework_rules import RULES
 from predictor.core.report.json_document import slow_network_notes
-from predictor.core.report.not_modelled import not_modelled_note
-from predictor.core.report.text import LABELS, above_published, span, wrapped
+from predictor.core.report.stage_table import LABELS
+from predictor.core.report.text import above_published, wrapped
 from predictor.core.step.breakdown import StageParts, answers
 from predictor.core.step.composition import MACHINE_SPREAD
 from predictor.core.step.fit import MEMORY_ERROR, Fit
@@ -213,15 +215,10 @@ def _rest(answer: SearchAnswer, winner: Winner) -> str:
 
 def table(answer: SearchAnswer, winners: list[Winner]) -> list[str]:
     """Return layouts as aligned lines."""
-    head = ["#", *COLUMNS]
+    head = ["#", *COLUMNS, ""]
     head[4:4] = _training_columns(answer)
-    rows = [head] + [[str(i + 1), *_cells(answer, winner)] for i, winner in enumerate(winners)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    rests = ["", *(_rest(answer, winner) for winner in winners)]
-    return [
-        "  ".join([*(cell.rjust(width) for cell, width in zip(row, widths, strict=True)), rest]).rstrip()
-        for row, rest in zip(rows, rests, strict=True)
-    ]
+    rows = [[str(i + 1), *_cells(answer, winner), _rest(answer, winner)] for i, winner in enumerate(winners)]
+    return text_table([head, *rows], left=(-1,))
 
 
 def _unsure(answer: SearchAnswer, width: int) -> list[str]:

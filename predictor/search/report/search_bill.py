@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from math import inf
 
 from predictor.core.base.errors import ConfigError
+from predictor.core.base.quantities import HOURS_PER_DAY, span
 from predictor.core.plan.loading import Loaded
-from predictor.core.report.budget import HOURS_PER_DAY, Bill, prediction_bill
+from predictor.core.report.budget import Bill, prediction_bill
 from predictor.core.report.goodput import goodput_notes
-from predictor.core.report.text import span
 from predictor.search.answer import SearchAnswer, Winner
 
 

@@ -11,6 +11,7 @@ from microbench.errors import MeasureError
 from microbench.rows import Status
 from microbench.steps.record import Measured, StepRecord, read_records
 from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError
+from predictor.core.base.text_table import text_table
 from predictor.core.plan.loading import prepare
 from predictor.core.schema.finding import find_folder
 from predictor.core.schema.taking import of_record
@@ -186,12 +187,7 @@ def _cells(row: Comparison) -> tuple[str, ...]:
 
 def render(rows: Sequence[Comparison], unmeasured: Sequence[StepRecord]) -> str:
     """Return the comparison as a table with a line on what its columns are, and what was not measured below."""
-    cells = [COLUMNS, *(_cells(row) for row in rows)]
-    widths = [max(len(line[i]) for line in cells if len(line) == len(COLUMNS)) for i in range(len(COLUMNS))]
-    lines = []
-    for line in cells:
-        numbers = (text.rjust(width) for text, width in zip(line[1:], widths[1:], strict=False))
-        lines.append("  ".join((line[0].ljust(widths[0]), *numbers)))
+    lines = text_table([COLUMNS, *map(_cells, rows)])
     errors = [abs(row.error) for row in rows if row.error is not None]
     if errors:
         inside = sum(bool(row.is_inside) for row in rows)

@@ -22,6 +22,7 @@ from microbench.study.record import (
 )
 from microbench.study.record import Measured as AnyMeasured
 from microbench.study.stages import STAGES
+from predictor.core.base.text_table import text_table
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.operator import Direction
 
@@ -33,14 +34,7 @@ Row = Sequence[str]
 
 def table(title: str, header: Row, rows: Sequence[Row]) -> str:
     """Return a titled table, its first column to the left and the others to the right; empty without rows."""
-    if not rows:
-        return ""
-    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    lines = [title]
-    for row in (header, *rows):
-        first, *numbers = (text.rjust(width) for text, width in zip(row, widths, strict=True))
-        lines.append("  ".join((row[0].ljust(len(first)), *numbers)).rstrip())
-    return "\n".join(lines)
+    return "\n".join([title, *text_table([header, *rows])]) if rows else ""
 
 
 def best_us(measured: Pass) -> float | None:

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from predictor.core.base.text_table import text_table
+
 UNITS_S = (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 LEAST = {"days": 2.0}  # hours read better until then
-
-
-def duration(seconds: float) -> str:
-    """Return a duration to three digits in the unit that reads best.
-
-    >>> [duration(seconds) for seconds in (0.00748, 0.15, 90.0, 86_400.0, 1_000_000.0)]
-    ['7.48 ms', '150 ms', '1.5 min', '24 h', '11.6 days']
-    """
-    unit, size = _unit(seconds)
-    return f"{_digits(seconds / size)} {unit}"
 
 
 def interval(value_s: float, low_s: float, high_s: float) -> str:
@@ -59,12 +51,5 @@ def aligned(rows: Sequence[Mapping[str, str]], titles: Sequence[str], right: Seq
         right: titles of columns that are aligned to the right.
     """
     shown = [title for title in titles if any(row.get(title) for row in rows)]
-    widths = {title: max(len(title), *(len(row.get(title, "")) for row in rows)) for title in shown}
-    lines = [{title: title for title in shown}, *rows]
-    return [
-        "  ".join(
-            f"{line.get(title, ''):>{widths[title]}}" if title in right else f"{line.get(title, ''):<{widths[title]}}"
-            for title in shown
-        ).rstrip()
-        for line in lines
-    ]
+    left = [column for column, title in enumerate(shown) if title not in right]
+    return text_table([shown, *([row.get(title, "") for title in shown] for row in rows)], left)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.core.report.text import LABELS
+from predictor.core.report.stage_table import LABELS
 from predictor.replay.answer import ReplayAnswer, answered, measured
 from predictor.replay.breakdown import BACKWARD, DATA_PARALLEL, FORWARD, HOST, IDLE, OPTIMIZER, SYNC
 from predictor.replay.critical import GAP

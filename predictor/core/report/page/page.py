@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from html import escape
 
-from predictor.core.base.words import duration
+from predictor.core.base.quantities import duration, span
 from predictor.core.costs.cost import Source
 from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import prediction_bill
@@ -13,7 +13,8 @@ from predictor.core.report.json_document import notes
 from predictor.core.report.page.charts import Bar, bars, interval, legend
 from predictor.core.report.page.parts import section, table
 from predictor.core.report.page.style import STYLE
-from predictor.core.report.text import LABELS, header_rows, headline, sources_text, span
+from predictor.core.report.stage_table import LABELS
+from predictor.core.report.text import header_rows, headline, sources_text
 from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, source_shares, stage_parts
 from predictor.core.step.memory import GIB, StageMemory, step_memory
 from predictor.core.step.prediction import Prediction

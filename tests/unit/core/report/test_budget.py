@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from predictor.__main__ import main
 from predictor.core.base.bundled import REGRESSORS_FOLDER
+from predictor.core.base.quantities import span
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.published import open_system
 from predictor.core.hardware.hardware import Quantity
@@ -21,7 +22,6 @@ from predictor.core.plan.loading import prepare, read_config
 from predictor.core.predict.prediction import predict
 from predictor.core.report.budget import bill
 from predictor.core.report.goodput import Goodput, Saved, best_interval, expected_share, goodput, goodput_notes
-from predictor.core.report.text import span
 from predictor.core.schema.sections import BudgetSection
 from tests.conftest import SHARED
 from tests.unit.examples import full_form, write

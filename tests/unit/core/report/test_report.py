@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from predictor.core.base.encoding import fit_encoding
+from predictor.core.base.quantities import duration
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.plan.loading import Loaded, load, prepare, read_config
 from predictor.core.report.json_document import FORMAT, to_json
-from predictor.core.report.text import duration, render
+from predictor.core.report.text import render
 from predictor.core.step.breakdown import answers, busiest_stage, exposed_costs, source_shares, stage_parts
 from predictor.core.step.prediction import Prediction, predict
 from tests.unit.examples import full_form, short_form, write
@@ -103,9 +105,14 @@ def test_table_fits_its_width(case: tuple[Prediction, Loaded], width: int) -> No
     text = render(prediction, loaded, width)
     table = text.partition("Where the step goes\n")[2].partition("\n* the critical")[0].partition("\nData-par")[0]
     table = table.partition("\nNot inter")[0].partition("\nEvery answer")[0]
-    assert max(map(len, table.splitlines())) <= max(width, 45)
-    for stage in range(len(prediction.stages) if len(prediction.stages) > 1 else 0):
-        assert f"stage {stage}" in table
+    assert max(map(len, table.splitlines())) <= max(width, 46)
+    count = len(prediction.stages)
+    shown = re.findall(r"stage (\d+)", table.partition("\n")[0])
+    assert shown == sorted(shown, key=int)
+    if width >= 80 and count > 1:
+        assert {"0", str(count - 1), str(prediction.critical_stage), str(busiest_stage(prediction))} <= set(shown)
+    is_cut = f"{len(shown)} of {count} stages; --json has all." in " ".join(text.split())
+    assert is_cut == (1 < len(shown) < count or (len(shown) == 1 < count))
 
 
 def test_report_says_what_it_must(tmp_path: Path) -> None:
