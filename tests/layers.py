@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from predictor.core.blocks.layer import LayerSettings, layer_rows
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.folds import KeptBytes, kept_bytes, parameters
 from predictor.core.rows import Row
 from predictor.core.workload.layer import layer_of
@@ -12,7 +13,6 @@ from predictor.core.workload.layer_table import layer_rows as whole_rows
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.switches import LayerKind
 from predictor.core.workload.tasks import PassTasks
 from predictor.core.workload.transformer import Transformer
 

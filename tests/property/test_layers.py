@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from predictor.core.blocks.layer import LayerSettings, layer_rows
+from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT
 from predictor.core.schema.presets import preset, preset_names
 from predictor.core.transforms.lora import Lora
@@ -33,7 +34,7 @@ from predictor.core.workload.run_choices import (
     RecomputeModule,
 )
 from predictor.core.workload.software import Framework
-from predictor.core.workload.switches import Ffn, LayerKind, Loss, Mixer, Positions
+from predictor.core.workload.switches import Ffn, Loss, Positions
 from predictor.core.workload.transformer import BESIDE_A_LAYER, Transformer
 from predictor.core.workload.vision import Vision
 from tests.unit.core.workload.test_token_mixers import run_of

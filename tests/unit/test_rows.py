@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from predictor.core.blocks.ffn import inner_bytes
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.operator import Direction
 from predictor.core.folds import kept_bytes, parameters
 from predictor.core.rows import Kind, Module, Role, Row
@@ -21,7 +22,6 @@ from predictor.core.schema.presets import preset, preset_names
 from predictor.core.transforms.lora import Lora
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, Recompute
-from predictor.core.workload.switches import LayerKind
 from predictor.core.workload.tasks import TRAFFIC, Part
 from predictor.core.workload.transformer import Transformer
 from tests.layers import rows_of

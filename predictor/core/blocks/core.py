@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.operator import in_kernel, in_precision
 from predictor.core.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
@@ -14,7 +15,7 @@ from predictor.core.workload.architecture import Architecture
 from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.layer_shapes import LAYER_SHAPES
 from predictor.core.workload.layout import Layout
-from predictor.core.workload.switches import Attention, LayerKind
+from predictor.core.workload.switches import Attention
 from predictor.core.workload.tasks import Part
 
 GROUPED, LATENT = "grouped_query_attention", "mla_attention"

@@ -6,9 +6,13 @@ Source: Yang et al. 2024, arXiv:2412.06464; transformers, models/qwen3_next/mode
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from predictor.core.base.fields import Amount, Count, Switch
 from predictor.core.blocks.mamba2 import CONVOLUTION_PASSES, GATED_NORM_PASSES
-from predictor.core.blocks.token_mixer import Around, Kernels, out_projection
+from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer, out_projection
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -25,24 +29,22 @@ def _input(name: str, shape: tuple[int, int, int], split: Split, reads: Reads | 
 
 
 @dataclass(frozen=True, slots=True)
-class GatedDelta:
-    """Sizes of a gated delta layer; several value heads may share a key head.
+class GatedDelta(TokenMixer):
+    """Sizes of gated delta layers; several value heads may share a key head."""
 
-    Attributes:
-        conv_kernel: tokens that the convolution of queries, keys and values sees.
-        chunk_size: tokens that the recurrence computes with matrix products at once.
-        channel_decay: every channel of a key has a decay of its own, projected from the input (Kimi Linear).
-        gate_rank: width through which gate and decays of channels are projected; 0: at once.
-    """
+    num_key_heads: Annotated[Count, Field(description="heads of queries and keys")]
+    num_value_heads: Annotated[Count, Field(description="heads of values")]
+    key_head_dim: Annotated[Count, Field(description="width of a key")]
+    value_head_dim: Annotated[Count, Field(description="width of a value")]
+    conv_kernel: Annotated[Count, Field(description="tokens that the convolution of queries, keys and values sees")] = 4
+    chunk_size: Annotated[Count, Field(description="tokens of a chunk of the recurrence")] = 64
+    channel_decay: Annotated[
+        Switch, Field(description="every channel of a key has a decay, projected from the input (Kimi Linear)")
+    ] = False
+    gate_rank: Annotated[Amount, Field(description="width through which gate and decays are projected; 0: at once")] = 0
 
-    num_key_heads: int
-    num_value_heads: int
-    key_head_dim: int
-    value_head_dim: int
-    conv_kernel: int = 4
-    chunk_size: int = 64
-    channel_decay: bool = False
-    gate_rank: int = 0
+    shared_out: ClassVar[tuple[str, ...]] = ("num_key_heads",)
+    divide: ClassVar[tuple[tuple[str, str], ...]] = (("num_key_heads", "num_value_heads"),)
 
     @property
     def keys(self) -> int:
@@ -143,11 +145,3 @@ class GatedDelta:
             ],
             [],
         )
-
-    def core_multiplications(self, num_heads: int, keys: int) -> float:
-        """Return none: it has no core of attention."""
-        return 0.0
-
-    def gathered_width(self, hidden_size: int) -> int:
-        """Return the width of the input projections' inputs."""
-        return hidden_size

@@ -8,7 +8,11 @@ arXiv:2512.02556, section 2.1; transformers, models/deepseek_v32/modeling_deepse
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
+
+from predictor.core.base.fields import Count
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kind, Module, Pass, Row, Split
@@ -21,16 +25,11 @@ SCORE_PASSES = 2  # written by the scoring kernel, read by the selection
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """Scores all earlier keys of a query with small heads; attention then sees the best ``top_k`` of them.
+    """Sparse attention in front of latent attention (DeepSeek-V3.2): small heads score all earlier keys of a query."""
 
-    Attributes:
-        is_own: the layer runs it; otherwise it takes the choice of an earlier layer's.
-    """
-
-    num_heads: int
-    head_dim: int
-    top_k: int
-    is_own: bool = True
+    num_heads: Annotated[Count, Field(description="heads that score keys")]
+    head_dim: Annotated[Count, Field(description="width of one of them")]
+    top_k: Annotated[Count, Field(description="keys that attention sees, the best ones")]
 
     def keys(self, sequence_length: int) -> int:
         """Return the keys of a query that attention sees."""
@@ -44,8 +43,6 @@ class Indexer:
             latent_width: of the input of its queries.
             all_keys: of a query, before the choice.
         """
-        if not self.is_own:
-            return []
         tokens, samples, length = call.unsplit_tokens, call.micro_batch_size, call.sequence_length
         matrices = {
             "index_queries": (tokens, latent_width, self.num_heads * self.head_dim),

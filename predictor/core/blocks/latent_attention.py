@@ -6,9 +6,13 @@ Source: DeepSeek-AI 2024 (DeepSeek-V2), arXiv:2405.04434, section 2.1.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import BeforeValidator, Field
+
+from predictor.core.base.fields import Amount, Count, absent_is_zero
 from predictor.core.blocks.indexer import Indexer
-from predictor.core.blocks.token_mixer import Around, Kernels
+from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -18,23 +22,21 @@ COPY_PASSES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Sizes of multi-head latent attention.
+class LatentSizes(TokenMixer):
+    """Sizes of multi-head latent attention."""
 
-    Attributes:
-        q_lora_rank: width of the queries' latent; 0: queries are projected directly.
-        kv_lora_rank: width of the latent of keys and values.
-        qk_nope_head_dim: of a head's queries and keys, what is not rotated.
-        qk_rope_head_dim: what is; one rotated key is shared by all heads.
-        v_head_dim: width of a head's values.
-    """
+    kv_lora_rank: Annotated[Count, Field(description="width of the latent of keys and values")]
+    qk_nope_head_dim: Annotated[Count, Field(description="of a head's queries and keys, what is not rotated")]
+    qk_rope_head_dim: Annotated[Count, Field(description="what is rotated; all heads share one rotated key")]
+    v_head_dim: Annotated[Count, Field(description="width of a head's values")]
+    q_lora_rank: Annotated[
+        Amount, BeforeValidator(absent_is_zero), Field(description="width of the queries' latent; none if absent")
+    ] = 0
 
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    v_head_dim: int
-    q_lora_rank: int = 0
-    indexer: Indexer | None = None
+    @property
+    def indexer(self) -> Indexer | None:
+        """Return none: attention sees all keys."""
+        return None
 
     @property
     def key_width(self) -> int:
@@ -150,3 +152,17 @@ class LatentAttention:
             shaped("rope", up, "rope", (call.tokens, rotated_heads, self.qk_rope_head_dim)),
             stream("head_copies", up, call, (size_bytes, size_bytes), (3, 3)),
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention(LatentSizes):
+    """Multi-head latent attention (DeepSeek-V2)."""
+
+    indexer: Annotated[Indexer | None, Field(description="sparse attention")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlidingLatentAttention(LatentSizes):
+    """Multi-head latent attention of layers with a window, where it has other sizes."""
+
+    num_attention_heads: Annotated[Count, Field(description="query heads of those layers")]

@@ -8,13 +8,14 @@ from predictor.core.blocks.attention import attention, extras
 from predictor.core.blocks.core import AS_MEASURED, CORE_OPERATORS, CoreKernel, core_names, core_rows
 from predictor.core.blocks.experts import ExpertKernels, experts_rows
 from predictor.core.blocks.ffn import ffn
+from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.blocks.token_mixer import Around, Kernels
 from predictor.core.kernel_rows import named, stream
 from predictor.core.rows import MASK_BYTES, Kept, Kind, Module, Reads, Role, Row, Split, dropout_bytes
 from predictor.core.workload.architecture import Architecture
 from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.layout import Layout
-from predictor.core.workload.switches import Ffn, LayerKind, Mixer, Normalization
+from predictor.core.workload.switches import Ffn, Normalization
 from predictor.core.workload.tasks import Part
 
 # What operators of a list (``layer_operators``) are in a layer; any other is the mixer's.
@@ -81,7 +82,8 @@ def _mixer(
         return around.before + around.behind
     latent = model.latent_of(kind.mixer)
     indexer = []
-    if latent is not None and latent.indexer is not None:
+    # A layer that shares the choice of an earlier one runs no indexer.
+    if latent is not None and latent.indexer is not None and kind.mixer is not Mixer.SHARED_INDEX:
         width, keys = latent.q_lora_rank or call.hidden_size, model.keys_of(kind.mixer)
         indexer = latent.indexer.rows(call, width, keys)
     core = core_rows(model, names, call, settings.core, settings.layout)

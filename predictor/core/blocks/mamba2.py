@@ -6,8 +6,13 @@ Source: Dao & Gu 2024, arXiv:2405.21060; transformers, models/mamba2/modeling_ma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from predictor.core.blocks.token_mixer import Around, Kernels, out_projection
+from pydantic import Field
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.base.fields import Count, Switch
+from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer, out_projection
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -28,27 +33,32 @@ SCAN_FLOPS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Mamba2:
-    """Sizes of a Mamba-2 layer.
+class Mamba2(TokenMixer):
+    """Sizes of Mamba-2 layers."""
 
-    Attributes:
-        num_heads, head_dim: of the inner values, ``num_heads · head_dim`` wide.
-        state_size: width of a head's state, per element of the head.
-        num_groups: heads of one group share what writes to their states and what reads them (B and C).
-        conv_kernel: tokens that the convolution sees.
-        chunk_size: tokens that the scan computes with matrix products at once.
-        conv_bias: the convolution has a bias.
-        gated_norm: the gated values are normalised, with weights.
-    """
+    num_heads: Annotated[Count, Field(description="heads of the inner values")]
+    head_dim: Annotated[Count, Field(description="width of one of them")]
+    state_size: Annotated[Count, Field(description="width of a head's state, per element of the head")]
+    num_groups: Annotated[Count, Field(description="groups of heads that share B and C")] = 1
+    conv_kernel: Annotated[Count, Field(description="tokens that the convolution sees")] = 4
+    chunk_size: Annotated[Count, Field(description="tokens of a chunk of the scan")] = 256
+    conv_bias: Annotated[Switch, Field(description="the convolution has a bias")] = True
+    gated_norm: Annotated[Switch, Field(description="the gated values are normalised")] = True
 
-    num_heads: int
-    head_dim: int
-    state_size: int
-    num_groups: int
-    conv_kernel: int = 4
-    chunk_size: int = 256
-    conv_bias: bool = True
-    gated_norm: bool = True
+    splits_samples: ClassVar[bool] = True
+    shared_out: ClassVar[tuple[str, ...]] = ("num_groups",)
+    divide: ClassVar[tuple[tuple[str, str], ...]] = (("num_groups", "num_heads"),)
+
+    def check_split(self, tensor_parallel_size: int, context_parallel_size: int) -> None:
+        """Check that tensor-parallel ranks share out groups, and context-parallel ranks their heads."""
+        super(Mamba2, self).check_split(tensor_parallel_size, context_parallel_size)
+        tp, cp = tensor_parallel_size, context_parallel_size
+        heads, groups = self.num_heads // tp, self.num_groups // tp
+        if cp > 1 and (heads % cp or (groups % cp and cp % groups)):
+            raise ConfigError(
+                f"context_parallel_size is {cp}; it must divide the {heads} Mamba-2 heads of a tensor-parallel rank, "
+                f"and divide its {groups} groups or be a multiple of them"
+            )
 
     @property
     def inner(self) -> int:
@@ -59,10 +69,6 @@ class Mamba2:
     def convolved(self) -> int:
         """Return the width of what the convolution sees: values, B and C."""
         return self.inner + 2 * self.num_groups * self.state_size
-
-    def gathered_width(self, hidden_size: int) -> int:
-        """Return the width of the input projection's input."""
-        return hidden_size
 
     def _groups(self, call: LayerCall) -> int:
         """Return the groups of a rank; where it has less than one, ranks hold copies of a group's B and C."""
@@ -150,7 +156,3 @@ class Mamba2:
             ],
             [],
         )
-
-    def core_multiplications(self, num_heads: int, keys: int) -> float:
-        """Return none: it has no core of attention."""
-        return 0.0

@@ -7,7 +7,11 @@ per_layer_model_projection).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
+
+from predictor.core.base.fields import Count
 from predictor.core.kernel_rows import named, product, stream
 from predictor.core.rows import Kind, Module, Row, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -20,15 +24,10 @@ ELEMENT_PASSES = (2 + 3 + 3, 2 + 3 + 5)
 
 @dataclass(frozen=True, slots=True)
 class PerLayerInputs:
-    """Sizes of per-layer inputs.
+    """Embeddings that every layer mixes in (Gemma 3n, Gemma 4)."""
 
-    Attributes:
-        width: of a layer's own embedding of a token.
-        vocab_size: rows of the table, which holds all layers' embeddings.
-    """
-
-    width: int
-    vocab_size: int
+    width: Annotated[Count, Field(description="of a layer's own embedding of a token")]
+    vocab_size: Annotated[Count, Field(description="rows of the table, which holds all layers' embeddings")]
 
     def beginning_parameters(self, hidden_size: int, num_layers: int) -> int:
         """Return the parameters before the layers: the table, a projection of the embedding for every layer, a norm."""

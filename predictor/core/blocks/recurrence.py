@@ -7,8 +7,12 @@ De et al. 2024, arXiv:2402.19427; Peng et al. 2023, arXiv:2305.13048; Beck et al
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
-from predictor.core.blocks.token_mixer import Around, Kernels, out_projection
+from pydantic import Field
+
+from predictor.core.base.fields import Amount, Count
+from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer, out_projection
 from predictor.core.kernel_rows import product, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -19,18 +23,21 @@ BACKWARD_SHARE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Recurrence:
-    """Sizes of a recurrent layer.
+class Recurrence(TokenMixer):
+    """Sizes of recurrent layers that have no block of their own."""
 
-    Attributes:
-        projections: inputs and outputs of its linear layers; the last one writes the residual stream.
-        vectors: parameters beside those: of convolutions, decays, norms and biases.
-        streamed: elements of a token that its element-wise kernels read or write forward.
-    """
+    projections: Annotated[
+        tuple[tuple[Count, Count], ...],
+        Field(
+            min_length=1, description="inputs and outputs of the linear layers; the last one writes the hidden state"
+        ),
+    ]
+    streamed: Annotated[
+        Amount, Field(description="elements of a token that element-wise kernels read or write forward")
+    ]
+    vectors: Annotated[Amount, Field(description="parameters of convolutions, decays, norms and biases")] = 0
 
-    projections: tuple[tuple[int, int], ...]
-    vectors: int
-    streamed: int
+    splits_layers: ClassVar[bool] = False
 
     def rows(self, call: LayerCall, kernels: Kernels, biases: bool) -> Around:
         """Return the products, and the recurrence by its bytes; only whole layers are modelled."""
@@ -63,11 +70,3 @@ class Recurrence:
         )
         output = out_projection(call, inputs, outputs)
         return Around([*projections, recurrence, output], [])
-
-    def core_multiplications(self, num_heads: int, keys: int) -> float:
-        """Return none: it has no core of attention."""
-        return 0.0
-
-    def gathered_width(self, hidden_size: int) -> int:
-        """Return the width of the first projection's input."""
-        return hidden_size

@@ -1,9 +1,11 @@
-"""Common interface of the token mixers beside plain attention; a file of this folder each."""
+"""Interface of the token mixers beside plain attention: a file of this folder each, listed in ``mixers.py``."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
 
+from predictor.core.base.sizes import must_divide
 from predictor.core.kernel_rows import product
 from predictor.core.rows import Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.layer_call import LayerCall
@@ -30,9 +32,23 @@ class Around(NamedTuple):
     behind: list[Row]
 
 
-class TokenMixer(Protocol):
-    """A token mixer; sizes are of the whole model."""
+class TokenMixer(ABC):
+    """A token mixer: its sizes, of the whole model, are a section of the configuration; its rows are of one rank.
 
+    Attributes:
+        splits_layers: tensor-parallel ranks may split it.
+        splits_samples: context-parallel ranks may split its samples.
+        shared_out: keys of the sizes that tensor-parallel ranks share out.
+        divide: pairs of keys, of which the first size divides the second.
+    """
+
+    __slots__ = ()
+    splits_layers: ClassVar[bool] = True
+    splits_samples: ClassVar[bool] = False
+    shared_out: ClassVar[tuple[str, ...]] = ()
+    divide: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    @abstractmethod
     def rows(self, call: LayerCall, kernels: Kernels, biases: bool) -> Around:
         """Return its rows on one rank.
 
@@ -42,11 +58,35 @@ class TokenMixer(Protocol):
             biases: attention's projections have them.
         """
 
+    def check_sizes(self) -> None:
+        """Check its sizes against each other.
+
+        Raises:
+            ConfigError: they do not agree.
+        """
+        for divisor, key in self.divide:
+            must_divide(divisor, getattr(self, divisor), key, getattr(self, key))
+
+    def check_split(self, tensor_parallel_size: int, context_parallel_size: int) -> None:
+        """Check that ranks can share it out.
+
+        Raises:
+            ConfigError: they cannot.
+        """
+        for key in self.shared_out:
+            must_divide("tensor_parallel_size", tensor_parallel_size, key, getattr(self, key))
+
     def core_multiplications(self, num_heads: int, keys: int) -> float:
-        """Return the multiplications of a token in attention's core, whose query sees so many keys."""
+        """Return the multiplications of a token in attention's core, whose query sees so many keys; 0 without one."""
+        return 0.0
 
     def gathered_width(self, hidden_size: int) -> int:
         """Return the width per token of the inputs of column-parallel products."""
+        return hidden_size
+
+    def exchanged(self, call: LayerCall) -> list[int]:
+        """Return the widths per token that context-parallel ranks exchange one after the other."""
+        return []
 
 
 def out_projection(call: LayerCall, width: int, outputs: int) -> Row:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import must_divide
 from predictor.core.schema.parallelism import ParallelismSection
-from predictor.core.schema.sections import LoraSection, TrainingSection
+from predictor.core.schema.sections import TrainingSection
 from predictor.core.transforms.lora import EVERY_LINEAR, PARTS, Lora, LoraTarget
 from predictor.core.workload.transformer import Transformer
 
@@ -45,7 +45,7 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
     _check_ranks(lora, model, layout)
 
 
-def _check_ranks(lora: LoraSection, model: Transformer, layout: ParallelismSection) -> None:
+def _check_ranks(lora: Lora, model: Transformer, layout: ParallelismSection) -> None:
     must_divide("tensor_parallel_size", layout.tensor_parallel_size, "rank", lora.rank)
     if not lora.normalize_moe_lora:
         return

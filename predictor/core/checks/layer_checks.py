@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import must_divide
+from predictor.core.blocks.mixers import WITH_BLOCKS, Mixer
 from predictor.core.schema.model_section import ModelSection
-from predictor.core.workload.switches import Attention, Ffn, Mixer
+from predictor.core.workload.switches import Attention, Ffn
 
 # What a kind of layer needs, as key of the model section.
 NEEDED = {
     Mixer.SLIDING: ("sliding_window", "the tokens that a query sees"),
     Mixer.CHUNKED: ("attention_chunk", "the tokens of a chunk"),
-    Mixer.MAMBA2: ("mamba2", "the sizes of those layers"),
-    Mixer.GATED_DELTA: ("gated_delta", "the sizes of those layers"),
-    Mixer.RECURRENCE: ("recurrence", "the sizes of those layers"),
-}
+} | {mixer: (mixer.value, "the sizes of those layers") for mixer in WITH_BLOCKS}
 
 
 def _check_pattern(model: ModelSection, key: str) -> None:
@@ -87,11 +85,8 @@ def _check_nothing_left(model: ModelSection) -> None:
 
 
 def _check_sizes(model: ModelSection) -> None:
-    if model.mamba2 is not None:
-        must_divide("num_groups", model.mamba2.num_groups, "num_heads", model.mamba2.num_heads)
-    if model.gated_delta is not None:
-        delta = model.gated_delta
-        must_divide("num_key_heads", delta.num_key_heads, "num_value_heads", delta.num_value_heads)
+    for mixer in model.mixers.values():
+        mixer.check_sizes()
     if model.shared_input_norm and not model.parallel_residual:
         raise ConfigError("model.shared_input_norm needs parallel_residual: true; in turn, attention and FFN differ")
     if model.latent_attention is not None:
@@ -119,10 +114,9 @@ def _check_vision(model: ModelSection) -> None:
     must_divide("num_attention_heads", vision.num_attention_heads, "hidden_size", vision.hidden_size)
     if (vision.tokens_per_image is None) == (vision.patches_per_token is None):
         raise ConfigError("model.vision needs either tokens_per_image or patches_per_token")
-    patches = (vision.image_size // vision.patch_size) ** 2
     if vision.patches_per_token is not None:
-        must_divide("patches_per_token", vision.patches_per_token, "the patches of an image", patches)
-    tokens = (vision.tokens_per_image or patches // (vision.patches_per_token or 1)) * vision.images_per_sample
+        must_divide("patches_per_token", vision.patches_per_token, "the patches of an image", vision.patches)
+    tokens = vision.image_tokens * vision.images_per_sample
     if tokens > model.sequence_length:
         raise ConfigError(
             f"model.vision puts {tokens} tokens into a sample (tokens_per_image × images_per_sample); sequence_length "

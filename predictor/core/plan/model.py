@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.sizes import must_divide
-from predictor.core.blocks.gated_delta import GatedDelta
-from predictor.core.blocks.indexer import Indexer
-from predictor.core.blocks.latent_attention import LatentAttention
-from predictor.core.blocks.mamba2 import Mamba2
-from predictor.core.blocks.per_layer_inputs import PerLayerInputs
-from predictor.core.blocks.recurrence import Recurrence
 from predictor.core.checks.layer_checks import check_layers
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.work import STEP_PRECISIONS
-from predictor.core.schema.model_section import (
-    ExpertsSection,
-    LatentAttentionSection,
-    LatentSizesSection,
-    ModelSection,
-    VisionSection,
-)
+from predictor.core.schema.model_section import ModelSection
 from predictor.core.workload.architecture import MixtureOfExperts
-from predictor.core.workload.encoder import Encoder
 from predictor.core.workload.layer_shapes import LAYER_SHAPES
+from predictor.core.workload.model_keys import ModelKeys
 from predictor.core.workload.switches import Attention, Positions
 from predictor.core.workload.transformer import Transformer
-from predictor.core.workload.vision import Vision
 
 # Operators of the first and the last stage outside their layers.
 EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy", "torch_cross_entropy")
@@ -136,7 +125,7 @@ def _check_model(model: ModelSection) -> None:
     check_layers(model)
 
 
-def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
+def _check_experts(moe: MixtureOfExperts, model: ModelSection) -> None:
     if moe.experts_per_token > moe.num_experts:
         raise ConfigError(
             f"model.moe.experts_per_token is {moe.experts_per_token}; there are {moe.num_experts} experts (num_experts)"
@@ -160,44 +149,7 @@ def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
         raise ConfigError("model.moe.shared_expert_gate needs shared_expert_ffn_hidden_size")
 
 
-# Keys that the model has in another form.
-CONVERTED = {
-    "attention_chunk",
-    "encoder",
-    "ffn_hidden_size",
-    "full_attention",
-    "ffn_types",
-    "gated_delta",
-    "head_dim",
-    "latent_attention",
-    "layer_types",
-    "mamba2",
-    "moe",
-    "num_key_value_heads",
-    "per_layer_inputs",
-    "recurrence",
-    "num_position_embeddings",
-    "rotary_fraction",
-    "rotary_layers",
-    "sliding_latent_attention",
-    "sliding_window",
-    "vision",
-}
-
-
-def _latent_attention(section: LatentSizesSection | None) -> LatentAttention | None:
-    if section is None:
-        return None
-    given = section.model_dump(exclude={"indexer", "q_lora_rank", "num_attention_heads"})
-    of_keys = section.indexer if isinstance(section, LatentAttentionSection) else None
-    indexer = None if of_keys is None else Indexer(**of_keys.model_dump())
-    return LatentAttention(q_lora_rank=section.q_lora_rank or 0, indexer=indexer, **given)
-
-
-def _vision(section: VisionSection) -> Vision:
-    patches = (section.image_size // section.patch_size) ** 2
-    tokens = section.tokens_per_image or patches // (section.patches_per_token or 1)
-    return Vision(tokens_per_image=tokens, **section.model_dump(exclude={"tokens_per_image", "patches_per_token"}))
+SHARED = tuple(field.name for field in fields(ModelKeys))
 
 
 def transformer(model: ModelSection) -> Transformer:
@@ -208,33 +160,18 @@ def transformer(model: ModelSection) -> Transformer:
     """
     _check_model(model)
     _check_operators(model.layer_operators)
-    given = model.model_dump(exclude=CONVERTED)
-    moe, mamba2, delta, encoder = model.moe, model.mamba2, model.gated_delta, model.encoder
-    full, per_layer = model.full_attention, model.per_layer_inputs
-    sliding = model.sliding_latent_attention
     return Transformer(
-        sliding_latent_attention=_latent_attention(sliding),
-        sliding_query_heads=0 if sliding is None else sliding.num_attention_heads,
-        full_key_value_heads=(full and full.num_key_value_heads) or 0,
-        full_head_width=(full and full.head_dim) or 0,
-        full_shared_key_values=full is not None and full.shared_key_values,
-        per_layer_inputs=None if per_layer is None else PerLayerInputs(**per_layer.model_dump()),
         ffn_hidden_size=model.ffn_hidden_size or 4 * model.hidden_size,
+        vocab_size=model.vocab_size,
         num_key_value_heads=model.num_key_value_heads or 0,
         head_width=model.head_dim or 0,
         sliding_window=model.sliding_window or 0,
         num_position_embeddings=model.num_position_embeddings or 0,
-        experts=None if moe is None else MixtureOfExperts(**moe.model_dump()),
+        experts=model.moe,
         rotary_fraction=rotated_share(model),
         rotary_layers=model.rotary_layers or (),
         layer_types=model.layer_types or (),
         ffn_types=model.ffn_types or (),
         attention_chunk=model.attention_chunk or 0,
-        latent_attention=_latent_attention(model.latent_attention),
-        mamba2=None if mamba2 is None else Mamba2(**mamba2.model_dump()),
-        gated_delta=None if delta is None else GatedDelta(**delta.model_dump()),
-        recurrence=None if model.recurrence is None else Recurrence(**model.recurrence.model_dump()),
-        encoder=None if encoder is None else Encoder(**encoder.model_dump()),
-        vision=None if model.vision is None else _vision(model.vision),
-        **given,
+        **{name: getattr(model, name) for name in SHARED},
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
+from predictor.core.blocks.mixers import Mixer
 from predictor.core.checks.adapters import check_lora
 from predictor.core.checks.attention_precision import check_fp8_attention
 from predictor.core.checks.expert_layout import check_expert_parallel
@@ -26,7 +27,7 @@ from predictor.core.workload.fused import compiled_model
 from predictor.core.workload.layout import RANK_ORDER, Layout
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.software import Framework
-from predictor.core.workload.switches import Attention, Mixer
+from predictor.core.workload.switches import Attention
 from predictor.core.workload.transformer import Transformer
 
 
@@ -69,15 +70,9 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     ):
         if getattr(model, key) and tp > 1:
             raise ConfigError(f"tensor_parallel_size is {tp} with model.{key}, which is not modelled; use 1")
-    if model.mamba2 is not None:
-        must_divide("tensor_parallel_size", tp, "num_groups", model.mamba2.num_groups)
-    if model.recurrence is not None and tp > 1:
-        raise ConfigError(f"tensor_parallel_size is {tp} with recurrence layers, which is not modelled; use 1")
     if model.vision is not None:
         must_divide("tensor_parallel_size", tp, "num_attention_heads", model.vision.num_attention_heads)
         must_divide("tensor_parallel_size", tp, "ffn_hidden_size", model.vision.ffn_hidden_size)
-    if model.gated_delta is not None:
-        must_divide("tensor_parallel_size", tp, "num_key_heads", model.gated_delta.num_key_heads)
     if model.moe is not None:
         etp = layout.expert_tensor_parallel_size
         name, split = ("tensor_parallel_size", tp) if etp is None else ("expert_tensor_parallel_size", etp)
@@ -104,10 +99,8 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         raise ConfigError(f"context_parallel_size is {cp} with Mamba-2 beside attention, which is not modelled; use 1")
     if cp > 1 and model.vision is not None:
         raise ConfigError(f"context_parallel_size is {cp} with a vision tower, which is not modelled; use 1")
-    for mixer in (Mixer.CHUNKED, Mixer.GATED_DELTA, Mixer.RECURRENCE):
-        if cp > 1 and mixer in (model.layer_types or ()):
-            raise ConfigError(f"context_parallel_size is {cp} with {mixer} layers, which is not modelled; use 1")
-    _check_mamba2_heads(model, layout)
+    if cp > 1 and Mixer.CHUNKED in (model.layer_types or ()):
+        raise ConfigError(f"context_parallel_size is {cp} with {Mixer.CHUNKED} layers, which is not modelled; use 1")
     if cp > 1:
         parts = 2 * cp if model.causal else cp  # a rank holds a part from the front and a part from the back
         if model.sequence_length % parts:
@@ -119,17 +112,15 @@ def _check_sequence(model: ModelSection, layout: ParallelismSection) -> None:
         must_divide("tensor_parallel_size", tp, "sequence_length", tokens)
 
 
-def _check_mamba2_heads(model: ModelSection, layout: ParallelismSection) -> None:
-    """Check that context-parallel ranks can share out the heads of Mamba-2 layers."""
-    cp, tp, mamba2 = layout.context_parallel_size, layout.tensor_parallel_size, model.mamba2
-    if cp == 1 or mamba2 is None:
-        return
-    heads, groups = mamba2.num_heads // tp, mamba2.num_groups // tp
-    if heads % cp or (groups % cp and cp % groups):
-        raise ConfigError(
-            f"context_parallel_size is {cp}; it must divide the {heads} Mamba-2 heads of a tensor-parallel rank, and "
-            f"divide its {groups} groups or be a multiple of them"
-        )
+def _check_mixers(model: ModelSection, tp: int, cp: int) -> None:
+    """Check that tensor- and context-parallel ranks can share out token mixers."""
+    for mixer, sizes in model.mixers.items():
+        for degree, ranks, splits in (("tensor", tp, sizes.splits_layers), ("context", cp, sizes.splits_samples)):
+            if ranks > 1 and not splits:
+                raise ConfigError(
+                    f"{degree}_parallel_size is {ranks} with {mixer} layers, which is not modelled; use 1"
+                )
+        sizes.check_split(tp, cp)
 
 
 def _check_scale(gpus: int, stages: int, num_micro_batches: int) -> None:
@@ -269,6 +260,7 @@ def _model(config: RunConfig) -> Transformer:
     check_lora(model, config.training, config.parallelism)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
+    _check_mixers(config.model, config.parallelism.tensor_parallel_size, config.parallelism.context_parallel_size)
     check_expert_parallel(config.model, config.parallelism)
     return model
 
@@ -390,7 +382,6 @@ def _lora(training: TrainingSection) -> Lora | None:
     """Return the adapters of a run, in the precision that its framework keeps them in where none is said."""
     if training.lora is None:
         return None
-    given = training.lora.model_dump()
-    if given["fp32"] is None:
-        given["fp32"] = training.framework is not None and defaults_of(training.framework).fp32_adapters
-    return Lora(**given)
+    if training.lora.fp32 is not None or training.framework is None:
+        return training.lora
+    return replace(training.lora, fp32=defaults_of(training.framework).fp32_adapters)

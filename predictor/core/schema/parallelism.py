@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from predictor.core.schema.fields import Amount, Count, Switch, names, whole_number
+from predictor.core.base.fields import Amount, Count, Switch, names, whole_number
 from predictor.core.schema.section import Section
 from predictor.core.workload.expert_exchange import ExpertDispatcher
 from predictor.core.workload.frameworks import DEEPSPEED

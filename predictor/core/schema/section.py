@@ -1,8 +1,13 @@
-"""The base of every section of a configuration."""
+"""The base of every section of a configuration, and the keys of sections."""
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
 from pydantic import BaseModel, ConfigDict, model_validator
+
+from predictor.core.base.fields import words
 
 # Keys whose values are names, spelled as their owner does.
 NAMES = ("system", "gpu")
@@ -17,9 +22,23 @@ class Section(BaseModel):
     @classmethod
     def _in_lower_case(cls, values: object) -> object:
         """Take words in any case, names aside."""
-        if not isinstance(values, dict):
-            return values
-        return {
-            key: value.lower() if isinstance(value, str) and key not in NAMES else value
-            for key, value in values.items()
-        }
+        return words(values, NAMES)
+
+
+def section_keys(section: type) -> dict[str, Any]:
+    """Return the keys of a section, each with its type.
+
+    Sizes of the model's parts are frozen dataclasses, which the sections above check as they are read.
+    """
+    if issubclass(section, BaseModel):
+        return {name: field.annotation for name, field in section.model_fields.items()}
+    assert is_dataclass(section)
+    hints = get_type_hints(section)
+    return {field.name: hints[field.name] for field in fields(section)}
+
+
+def section_in(section: type, key: str) -> type | None:
+    """Return the section that a key of a section holds; None where it holds a value."""
+    kind = section_keys(section).get(key)
+    choices = [each for each in (kind, *get_args(kind)) if isinstance(each, type)]
+    return next((each for each in choices if issubclass(each, BaseModel) or is_dataclass(each)), None)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
 
 from predictor.core.base.errors import ConfigError, MissingKeyError, nearest
+from predictor.core.base.fields import Amount, Count, Switch, names, words
 from predictor.core.base.read_yaml import first_error, reason, shown
 from predictor.core.base.sizes import both_names
 from predictor.core.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
+from predictor.core.hardware.hardware_range import check_range
 from predictor.core.schema.cuda_graphs import CudaGraphs
-from predictor.core.schema.fields import Amount, Count, HardwareNumber, Switch, names
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
-from predictor.core.schema.section import Section
-from predictor.core.transforms.lora import EVERY_LINEAR, LoraTarget
+from predictor.core.schema.section import Section, section_in, section_keys
+from predictor.core.transforms.lora import Lora
 from predictor.core.workload.run_choices import (
     AttentionKernel,
     Conditions,
@@ -25,6 +26,15 @@ from predictor.core.workload.run_choices import (
     RecomputeModule,
 )
 from predictor.core.workload.software import ALIASES, Framework
+
+
+def _hardware_number(value: float, info: ValidationInfo) -> float:
+    """Refuse a number of the hardware that no machine has."""
+    check_range(info.field_name or "", value)
+    return value
+
+
+HardwareNumber = Annotated[float, Field(strict=True), AfterValidator(_hardware_number)]
 
 
 def _step_precision(value: object) -> object:
@@ -49,34 +59,6 @@ def framework_named(value: object) -> Framework | None:
         return ALIASES[value]
     raise ValueError(
         f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
-    )
-
-
-class LoraSection(Section):
-    """Low-rank adapters train, the model's own weights do not (LoRA)."""
-
-    rank: Count = Field(description="width of an adapter")
-    targets: Annotated[tuple[LoraTarget, ...], BeforeValidator(names)] = Field(
-        default=EVERY_LINEAR, description="linear layers that have an adapter; all if absent"
-    )
-    train_embeddings: Switch = Field(default=False, description="embedding and output projection train too")
-    share_expert_adapters: Switch = Field(
-        default=True, description="the experts of a rank share one adapter; false: each has its own"
-    )
-    normalize_moe_lora: Switch = Field(
-        default=False, description="rank over experts_per_token is the width of routed experts' adapters"
-    )
-    all_to_all: Switch = Field(
-        default=False,
-        description="outputs of row-parallel adapters are exchanged, not gathered (Megatron-Bridge's a2a_experimental)",
-    )
-    dropout: float = Field(
-        default=0.0, strict=True, ge=0.0, lt=1.0, description="of an adapter's input (PEFT's lora_dropout)"
-    )
-    fp32: Switch | None = Field(
-        default=None,
-        description="adapters in fp32 beside a base in 16 bits, with casts of their input (PEFT); the framework's "
-        "habit if absent",
     )
 
 
@@ -116,7 +98,9 @@ class TrainingSection(Section):
     recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(names)] = Field(
         default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
     )
-    lora: LoraSection | None = Field(default=None, description="adapters train, base weights do not; all if absent")
+    lora: Annotated[Lora | None, BeforeValidator(words)] = Field(
+        default=None, description="adapters train, base weights do not; all if absent"
+    )
     document_tokens: Count | None = Field(
         default=None, description="mean tokens of the documents packed into a sample; attention stays inside one"
     )
@@ -277,15 +261,13 @@ class RunConfig(Section):
 
 def _known_keys(location: tuple[str | int, ...]) -> list[str]:
     """Return the keys that are legal where a validation error occurred."""
-    model: type[BaseModel] = RunConfig
+    section: type = RunConfig
     for part in location:
-        field = model.model_fields.get(str(part))
-        choices = get_args(field.annotation) or (field.annotation,) if field is not None else ()
-        sections = [choice for choice in choices if isinstance(choice, type) and issubclass(choice, BaseModel)]
-        if not sections:
+        inside = section_in(section, str(part))
+        if inside is None:
             break
-        model = sections[0]
-    return list(model.model_fields)
+        section = inside
+    return list(section_keys(section))
 
 
 def explain(error: ValidationError, is_short: bool = False) -> ConfigError | MissingKeyError:
@@ -303,10 +285,10 @@ def explain(error: ValidationError, is_short: bool = False) -> ConfigError | Mis
     known = _known_keys(first["loc"][:-1])
     if first["type"] == "missing":
         return MissingKeyError(f"{where} is missing; it is required")
-    if first["type"] == "extra_forbidden":
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         return ConfigError(f"{where} is not a known key.{nearest(parts[depth], known)} Known here: {', '.join(known)}")
     value = shown(first["input"])
-    if first["type"] == "model_type":
+    if first["type"] in ("model_type", "dataclass_type"):
         return ConfigError(f"{where} is {value}; it needs keys: {', '.join(_known_keys(first['loc']))}")
     return ConfigError(f"{where} is {value}: {reason(first)}")
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import yaml
-from pydantic import BaseModel
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import parse_value
 from predictor.core.base.sizes import BOTH_NAMES, LARGEST_RUN_GPUS, whole
 from predictor.core.schema.merging import merged
+from predictor.core.schema.section import section_in, section_keys
 from predictor.core.schema.sections import RunConfig
 
 # A key that stands for the data-parallel size: so many GPUs over the sizes of all other dimensions.
@@ -35,13 +35,6 @@ class Setting(NamedTuple):
     value: Any
 
 
-def _section(model: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """Return the section that a key of a section holds; None where it holds a value."""
-    field = model.model_fields.get(key)
-    choices = (field.annotation, *get_args(field.annotation)) if field is not None else ()
-    return next((kind for kind in choices if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
 def _paths() -> dict[str, tuple[str, ...]]:
     """Return the path of every key of a section by its dotted name, and by its own name.
 
@@ -50,11 +43,11 @@ def _paths() -> dict[str, tuple[str, ...]]:
     """
     dotted: dict[str, tuple[str, ...]] = {}
     for section in RunConfig.model_fields:
-        inside = _section(RunConfig, section)
-        for key in () if inside is None else inside.model_fields:
+        inside = section_in(RunConfig, section)
+        for key in () if inside is None else section_keys(inside):
             dotted[f"{section}.{key}"] = (section, key)
-            deeper = _section(inside, key) if inside is not None else None
-            for inner in () if deeper is None else deeper.model_fields:
+            deeper = section_in(inside, key) if inside is not None else None
+            for inner in () if deeper is None else section_keys(deeper):
                 dotted[f"{section}.{key}.{inner}"] = (section, key, inner)
     own: dict[str, list[tuple[str, ...]]] = {}
     for path in dotted.values():
@@ -76,8 +69,8 @@ def _hint(key: str, known: Sequence[str]) -> str:
 
 def _first_key(section: str) -> str:
     """Return the first key of a section; nothing of a key with a value."""
-    inside = _section(RunConfig, section)
-    return "" if inside is None else next(iter(inside.model_fields))
+    inside = section_in(RunConfig, section)
+    return "" if inside is None else next(iter(section_keys(inside)))
 
 
 def parse_setting(text: str, others: Iterable[str] = ()) -> Setting:
@@ -96,7 +89,7 @@ def parse_setting(text: str, others: Iterable[str] = ()) -> Setting:
     path = (GPUS,) if key == GPUS else paths.get(key)
     if not equals or path is None:
         known = (*paths, *others, GPUS)
-        sections = ", ".join(name for name in RunConfig.model_fields if _section(RunConfig, name))
+        sections = ", ".join(name for name in RunConfig.model_fields if section_in(RunConfig, name))
         raise ConfigError(
             f"--set {text}: expected KEY=VALUE.{_hint(key, known)} Keys: those of a configuration's sections "
             f"({sections}), {GPUS}; of the hardware: {', '.join(others)}"

@@ -11,8 +11,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from math import ceil
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from pydantic import BeforeValidator, Field
+
+from predictor.core.base.fields import Count, Switch, names
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import Topology
 from predictor.core.kernel_rows import both, stream, traffic
@@ -66,27 +69,35 @@ EVERY_LINEAR = tuple(target for target in LoraTarget if all(target not in parts 
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """Adapters of a run.
+    """Low-rank adapters train, the model's own weights do not (LoRA)."""
 
-    Attributes:
-        rank: inner width of an adapter.
-        targets: linear layers that have one.
-        train_embeddings: embedding and output projection train too.
-        share_expert_adapters: the experts of a rank share one adapter; otherwise each has its own.
-        normalize_moe_lora: those of routed experts are as many times narrower as a token visits experts.
-        all_to_all: outputs of adapters of row-parallel layers are exchanged by tokens, not gathered.
-        dropout: probability with which elements of an adapter's input are dropped.
-        fp32: adapters are kept in fp32 beside a base in 16 bits, and their input is widened and narrowed again.
-    """
-
-    rank: int
-    targets: tuple[LoraTarget, ...] = EVERY_LINEAR
-    train_embeddings: bool = False
-    share_expert_adapters: bool = True
-    normalize_moe_lora: bool = False
-    all_to_all: bool = False
-    dropout: float = 0.0
-    fp32: bool = False
+    rank: Annotated[Count, Field(description="width of an adapter")]
+    targets: Annotated[
+        tuple[LoraTarget, ...],
+        BeforeValidator(names),
+        Field(description="linear layers that have an adapter; all if absent"),
+    ] = EVERY_LINEAR
+    train_embeddings: Annotated[Switch, Field(description="embedding and output projection train too")] = False
+    share_expert_adapters: Annotated[
+        Switch, Field(description="the experts of a rank share one adapter; false: each has its own")
+    ] = True
+    normalize_moe_lora: Annotated[
+        Switch, Field(description="rank over experts_per_token is the width of routed experts' adapters")
+    ] = False
+    all_to_all: Annotated[
+        Switch,
+        Field(description="outputs of row-parallel adapters are exchanged, not gathered (a2a_experimental)"),
+    ] = False
+    dropout: Annotated[
+        float, Field(strict=True, ge=0.0, lt=1.0, description="of an adapter's input (PEFT's lora_dropout)")
+    ] = 0.0
+    fp32: Annotated[
+        Switch | None,
+        Field(
+            description="adapters in fp32 beside a base in 16 bits, with casts of their input (PEFT); the framework's "
+            "habit if absent"
+        ),
+    ] = None
 
     def expert_rank(self, experts_per_token: int) -> int:
         """Return the inner width of an adapter of routed experts."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, with_backward
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.switches import LayerKind
 from predictor.core.workload.tasks import Task, share_of, stream_task
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from predictor.core.blocks.core import CoreKernel
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.attention_precision import KERNEL
 from predictor.core.rows import Kept, Role
 from predictor.core.transforms.low_precision import AttentionBytes
@@ -20,7 +21,6 @@ from predictor.core.workload.low_precision import recipe_of
 from predictor.core.workload.recipes import FP8, MXFP8, MXFP8_OVER_STREAM, READ
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, Recompute, RecomputeModule
-from predictor.core.workload.switches import LayerKind
 from predictor.core.workload.transformer import Transformer
 
 

@@ -6,23 +6,26 @@ Source: Devlin et al. 2018, arXiv:1810.04805; transformers, models/bert/modeling
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+
+from predictor.core.base.fields import Amount, Switch
 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """The ends of an encoder.
+    """Ends of a BERT encoder."""
 
-    Attributes:
-        token_types: rows of the embedding of token types; 0: none.
-        pooler: the first token passes a dense layer.
-        mlm_head: masked tokens are predicted: a dense layer, an activation, a norm, the output projection with a bias.
-        next_sentence_head: two classes are predicted from the pooled token.
-    """
-
-    token_types: int = 2
-    pooler: bool = True
-    mlm_head: bool = True
-    next_sentence_head: bool = False
+    token_types: Annotated[Amount, Field(description="rows of the embedding of token types")] = 2
+    pooler: Annotated[Switch, Field(description="the first token passes a dense layer")] = True
+    mlm_head: Annotated[
+        Switch,
+        Field(description="masked tokens are predicted: dense layer, activation, norm, output projection with a bias"),
+    ] = True
+    next_sentence_head: Annotated[
+        Switch, Field(description="whether two sentences follow each other is predicted from the pooled token")
+    ] = False
 
     def beginning_parameters(self, hidden_size: int) -> int:
         """Return the parameters beside the embedding."""

@@ -7,6 +7,7 @@ count a key-value pair per query head, and this counts what the architecture has
 
 from __future__ import annotations
 
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.folds import KeptBytes, kept_bytes
 from predictor.core.rows import Role, Row
 from predictor.core.transforms.compilation import fused
@@ -14,7 +15,6 @@ from predictor.core.transforms.recomputation import modules, selected
 from predictor.core.workload.layer_table import kept_rows
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
-from predictor.core.workload.switches import LayerKind
 
 
 def checkpoint_bytes(run: TrainingRun) -> float:

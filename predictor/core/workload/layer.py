@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from predictor.core.base.lazy import lazy
 from predictor.core.base.remembered import remembered
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.folds import pass_tasks, recomputed_tasks, waits_for_counts, weight_gradient_tasks
 from predictor.core.rows import Row
 from predictor.core.timeline.schedules import SCHEDULES
@@ -14,7 +15,6 @@ from predictor.core.workload.kept_activations import kept_and_recomputed
 from predictor.core.workload.layer_table import kept_rows, layer_rows
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
-from predictor.core.workload.switches import LayerKind
 from predictor.core.workload.tasks import BACKWARD, FORWARD, Part, PassTasks, Task, collective_task
 
 

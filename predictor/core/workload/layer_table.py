@@ -8,6 +8,7 @@ from predictor.core.base.remembered import remembered
 from predictor.core.blocks.experts import ExpertKernels, routed_tokens
 from predictor.core.blocks.layer import LayerSettings
 from predictor.core.blocks.layer import layer_rows as block_rows
+from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.kernel_rows import traffic
 from predictor.core.rows import Module, Row
 from predictor.core.timeline.schedules import SCHEDULES
@@ -25,7 +26,7 @@ from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.low_precision import gathered_share, layer_precision
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
-from predictor.core.workload.switches import Attention, Ffn, LayerKind, Mixer
+from predictor.core.workload.switches import Attention, Ffn
 from predictor.core.workload.tasks import Part
 from predictor.core.workload.transformer import ONE_RANK
 
@@ -43,13 +44,13 @@ def _block(run: TrainingRun, kind: LayerKind, call: LayerCall) -> list[Row]:
 
 
 def _context_exchange(run: TrainingRun, kind: LayerKind, call: LayerCall) -> list[Row]:
-    """Return what context-parallel ranks exchange of a Mamba-2 layer, in either direction."""
-    mamba = run.model.mamba2
-    if kind.mixer is not Mixer.MAMBA2 or mamba is None or call.context_parallel_size == 1:
+    """Return what context-parallel ranks exchange of a token mixer beside attention, in either direction."""
+    mixer = run.model.token_mixer(kind.mixer)
+    if mixer is None or call.context_parallel_size == 1:
         return []
     group, per_width = run.layout.context_group(), call.tokens * call.element_bytes
     rows: list[Row] = []
-    for width, times in Counter(mamba.exchanged(call)).items():
+    for width, times in Counter(mixer.exchanged(call)).items():
         part = Part.CONTEXT_PARALLEL
         rows += traffic("all_to_all", Module.MIXER, per_width * width, group, part, (times, times))
     return rows

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.work import PRECISION_BYTES
 from predictor.core.workload.low_precision import gathers_cast_weights, recipe_of
 from predictor.core.workload.recipes import Recipe
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.switches import LayerKind
 
 
 def cast_weights(run: TrainingRun, layers: Iterable[tuple[LayerKind, int]]) -> float:

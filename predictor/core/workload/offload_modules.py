@@ -7,6 +7,7 @@ which save inside fine_grained_activation_offload's hooks.
 from __future__ import annotations
 
 from predictor.core.blocks.experts import routed_tokens
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.folds import KeptBytes
 from predictor.core.rows import Module, Role
 from predictor.core.transforms.recomputation import modules
@@ -16,7 +17,7 @@ from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.low_precision import recipe_of
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import OffloadModule, Recompute, RecomputeModule
-from predictor.core.workload.switches import Ffn, LayerKind
+from predictor.core.workload.switches import Ffn
 
 
 def _input_bytes(run: TrainingRun, kind: LayerKind, call: LayerCall) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
 
 
 class Normalization(StrEnum):
@@ -106,57 +105,9 @@ class Biases(StrEnum):
         return self in (Biases.FFN, Biases.ALL)
 
 
-class Mixer(StrEnum):
-    """What mixes the tokens of a layer.
-
-    ``sliding_attention``: a query sees the last ``sliding_window`` tokens; ``chunked_attention``: those of its own
-    chunk of ``attention_chunk`` (Llama 4); ``shared_index_attention``: the keys that the indexer of an earlier layer
-    chose (GLM-5.2); ``mamba2``: a state-space layer (Dao & Gu 2024, arXiv:2405.21060);
-    ``gated_delta``: a gated delta layer (Yang et al. 2024, arXiv:2412.06464); ``recurrence``: any other linear
-    recurrence (Mamba, RWKV, short convolutions); ``none``: the layer is its FFN alone.
-    """
-
-    FULL = "full_attention"
-    SLIDING = "sliding_attention"
-    CHUNKED = "chunked_attention"
-    SHARED_INDEX = "shared_index_attention"
-    MAMBA2 = "mamba2"
-    GATED_DELTA = "gated_delta"
-    RECURRENCE = "recurrence"
-    NONE = "none"
-
-    @property
-    def is_attention(self) -> bool:
-        """Return whether it is softmax attention."""
-        return self in (Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.SHARED_INDEX)
-
-
 class Ffn(StrEnum):
     """What follows a layer's token mixer: a feed-forward network, a mixture of experts, or nothing."""
 
     DENSE = "dense"
     EXPERTS = "experts"
     NONE = "none"
-
-
-class LayerKind(NamedTuple):
-    """What sets a layer apart from others of the same model.
-
-    ``in_16_bits``: a recipe of low precision leaves it out; ``rotates``: its attention has rotary positions, where the
-    model has such.
-    """
-
-    mixer: Mixer = Mixer.FULL
-    ffn: Ffn = Ffn.DENSE
-    in_16_bits: bool = False
-    rotates: bool = True
-
-    @property
-    def has_experts(self) -> bool:
-        """Return whether it has a mixture of experts."""
-        return self.ffn is Ffn.EXPERTS
-
-    @property
-    def branches(self) -> int:
-        """Return the residual branches: token mixer and FFN, where it has them."""
-        return (self.mixer is not Mixer.NONE) + (self.ffn is not Ffn.NONE)

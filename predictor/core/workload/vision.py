@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
+from pydantic import Field
+
+from predictor.core.base.fields import Amount, Count, Switch
 from predictor.core.workload.switches import Normalization
 
 COLOURS = 3
@@ -15,47 +19,46 @@ COLOURS = 3
 
 @dataclass(frozen=True, slots=True)
 class Vision:
-    """Sizes of a vision tower.
+    """A vision tower (ViT) in front of the first layer."""
 
-    Attributes:
-        image_size, patch_size: edges of an image and of a patch, pixels.
-        tokens_per_image: tokens of the text that an image's patches become.
-        images_per_sample: images of one sample.
-        gated: its FFN has a gate.
-        biases: its linear layers have biases.
-        normalization: what its norms are.
-        num_position_embeddings: rows of learned positions, 0 where patches are rotated; None: one per patch.
-        temporal_patch_size: frames of a patch; an image is repeated to fill them (Qwen2-VL).
-        pooled: neighbouring patches are averaged before the projection, not joined (Gemma 3).
-        projection_widths: inner widths of the projection to the text, between its matrices.
-        projections: projections of outputs of several layers, each added to a layer of the text model (DeepStack).
-        other_parameters: parameters that nothing else here describes, such as a class token or a projection's biases.
-        trained: its weights are updated.
-    """
-
-    num_layers: int
-    hidden_size: int
-    ffn_hidden_size: int
-    num_attention_heads: int
-    patch_size: int
-    image_size: int
-    tokens_per_image: int
-    images_per_sample: int = 1
-    gated: bool = False
-    biases: bool = True
-    normalization: Normalization = Normalization.LAYER_NORM
-    num_position_embeddings: int | None = None
-    temporal_patch_size: int = 1
-    pooled: bool = False
-    projection_widths: tuple[int, ...] = ()
-    projections: int = 1
-    other_parameters: int = 0
-    trained: bool = True
+    num_layers: Annotated[Count, Field(description="layers of the tower")]
+    hidden_size: Annotated[Count, Field(description="its width")]
+    ffn_hidden_size: Annotated[Count, Field(description="inner width of its FFN")]
+    num_attention_heads: Annotated[Count, Field(description="its heads")]
+    patch_size: Annotated[Count, Field(description="edge of a patch, pixels")]
+    image_size: Annotated[Count, Field(description="edge of an image, pixels")]
+    tokens_per_image: Annotated[Count | None, Field(description="tokens of the sample that an image becomes")] = None
+    patches_per_token: Annotated[Count | None, Field(description="the same as the patches that make a token")] = None
+    images_per_sample: Annotated[Count, Field(description="images of a sample")] = 1
+    gated: Annotated[Switch, Field(description="its FFN has a gate")] = False
+    biases: Annotated[Switch, Field(description="its linear layers have biases")] = True
+    normalization: Annotated[Normalization, Field(description="what its norms are")] = Normalization.LAYER_NORM
+    num_position_embeddings: Annotated[
+        Amount | None,
+        Field(description="rows of learned positions, 0 where patches are rotated; one a patch if absent"),
+    ] = None
+    temporal_patch_size: Annotated[
+        Count, Field(description="frames of a patch, which an image is repeated to fill")
+    ] = 1
+    pooled: Annotated[Switch, Field(description="patches of a token are averaged (Gemma 3), not joined")] = False
+    projection_widths: Annotated[
+        tuple[Count, ...], Field(description="inner widths of the projection to the text")
+    ] = ()
+    projections: Annotated[Count, Field(description="projections to layers of the text model (DeepStack)")] = 1
+    other_parameters: Annotated[
+        Amount, Field(description="parameters that no other key describes, such as a class token")
+    ] = 0
+    trained: Annotated[Switch, Field(description="its weights are updated")] = True
 
     @property
     def patches(self) -> int:
         """Return the patches of one image."""
         return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def image_tokens(self) -> int:
+        """Return the tokens of the text that one image becomes."""
+        return self.tokens_per_image or self.patches // (self.patches_per_token or 1)
 
     @property
     def layer_matrices(self) -> int:
@@ -103,11 +106,11 @@ class Vision:
         patch = self.patch_inputs * self.hidden_size
         layers = self.num_layers * (self.layer_matrices + 2 * self.patches * self.hidden_size)
         projected = sum(inputs * outputs for inputs, outputs in self.projection_matrices(hidden_size))
-        return float(self.images_per_sample * (self.patches * (patch + layers) + self.tokens_per_image * projected))
+        return float(self.images_per_sample * (self.patches * (patch + layers) + self.image_tokens * projected))
 
     @property
     def projection_inputs(self) -> int:
         """Return the width of what is projected to the text: neighbouring patches are merged where tokens are fewer."""
         if self.pooled:
             return self.hidden_size
-        return self.hidden_size * max(1, self.patches // self.tokens_per_image)
+        return self.hidden_size * max(1, self.patches // self.image_tokens)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
-from predictor.core.workload.switches import Activation, Biases, LayerKind, Positions
+from predictor.core.workload.switches import Activation, Biases, Positions
 from predictor.core.workload.tasks import NO_TASKS, Overlap, PassTasks, scaled, shaped_task
 from predictor.core.workload.transformer import Transformer
 from predictor.core.workload.vision import Vision
@@ -62,7 +63,7 @@ def tower_passes(run: TrainingRun) -> tuple[PassTasks, PassTasks]:
         return NO_TASKS, NO_TASKS
     tower = tower_run(run, vision)
     images = tower.micro_batch_size
-    tokens = images * vision.tokens_per_image
+    tokens = images * vision.image_tokens
     ends = [("patch_embedding", (images * vision.patches, vision.patch_inputs, vision.hidden_size))]
     ends += [("vision_projection", (tokens, *sizes)) for sizes in vision.projection_matrices(run.model.hidden_size)]
     passes, layer = [], layer_of(tower, LAYER).passes

@@ -10,8 +10,10 @@ from itertools import cycle, groupby, islice
 from typing import TypeVar
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.schema.model_section import LatentAttentionSection, ModelSection
-from predictor.core.workload.switches import Ffn, Mixer
+from predictor.core.blocks.latent_attention import LatentAttention
+from predictor.core.blocks.mixers import Mixer
+from predictor.core.schema.model_section import ModelSection
+from predictor.core.workload.switches import Ffn
 from predictor.formats.megatron.layers import LETTERS
 
 Kind = TypeVar("Kind")
@@ -54,7 +56,7 @@ def expert_layers(model: ModelSection) -> list[str]:
     return [] if 0 not in pattern else [f"--moe-layer-freq '{_written(pattern)}'"]
 
 
-def _latent_attention(sizes: LatentAttentionSection) -> list[str]:
+def _latent_attention(sizes: LatentAttention) -> list[str]:
     """Return the arguments of latent attention, its norms of both latents and its fused rotation among them."""
     if sizes.indexer is not None:
         raise ConfigError("Megatron-LM's arguments for model.latent_attention.indexer are not written")

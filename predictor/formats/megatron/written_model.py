@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.plan.model import transformer
-from predictor.core.schema.model_section import ExpertsSection, ModelSection
+from predictor.core.schema.model_section import ModelSection
+from predictor.core.workload.architecture import MixtureOfExperts
 from predictor.core.workload.plain import beyond_plain
 from predictor.core.workload.switches import Activation, Attention, Biases, Loss, Normalization, Positions, QkNorm
 from predictor.formats.megatron.written_layers import expert_layers, layer_arguments
@@ -134,7 +135,7 @@ def _switches(model: ModelSection) -> list[str]:
     return [name for name, is_on in switches.items() if is_on]
 
 
-def _experts(experts: ExpertsSection) -> list[str]:
+def _experts(experts: MixtureOfExperts) -> list[str]:
     if experts.activation_clamp:
         raise ConfigError("Megatron-LM's arguments for model.moe.activation_clamp are not written")
     words = [

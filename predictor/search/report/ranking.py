@@ -11,6 +11,7 @@ from predictor.core.base.text_table import text_table
 from predictor.core.base.words import counted
 from predictor.core.plan.framework_rules import RULES
 from predictor.core.report.json_document import slow_network_notes
+from predictor.core.report.not_modelled import not_modelled_note
 from predictor.core.report.stage_table import LABELS
 from predictor.core.report.text import above_published, wrapped
 from predictor.core.step.breakdown import StageParts, answers

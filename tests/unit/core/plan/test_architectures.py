@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from predictor.core.blocks.mixers import Mixer
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import Topology
 from predictor.core.costs.operator import Direction
@@ -17,7 +18,7 @@ from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.stage_end import stage_end
 from predictor.core.workload.step_tasks import EndTasks
-from predictor.core.workload.switches import Ffn, Mixer, QkNorm
+from predictor.core.workload.switches import Ffn, QkNorm
 from predictor.core.workload.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 from predictor.core.workload.transformer import (
     Activation,

@@ -4,70 +4,71 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel, TypeAdapter
 
 from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.base.sizes import LARGEST, must_divide, whole
+from predictor.core.blocks.indexer import Indexer
+from predictor.core.blocks.mamba2 import Mamba2
 from predictor.core.plan.loading import load, prepare, read_config
 from predictor.core.plan.to_run import to_run
 from predictor.core.schema.finding import published_with_gpus
-from predictor.core.schema.model_section import (
-    EncoderSection,
-    ExpertsSection,
-    FullAttentionSection,
-    GatedDeltaSection,
-    IndexerSection,
-    LatentAttentionSection,
-    Mamba2Section,
-    ModelSection,
-    PerLayerInputsSection,
-    RecurrenceSection,
-    SlidingLatentAttentionSection,
-    VisionSection,
-)
+from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
-from predictor.core.schema.sections import BudgetSection, LoraSection, RunConfig, TrainingSection, validate
+from predictor.core.schema.section import section_in, section_keys
+from predictor.core.schema.sections import BudgetSection, RunConfig, TrainingSection, validate
 from predictor.core.step.prediction import predict
+from predictor.core.transforms.lora import Lora
 from predictor.core.workload.run_choices import Recompute
 from tests.unit.examples import full_form, short_form, write
 
 ROOT = Path(__file__).resolve().parents[4]
 
 
-OF_THE_MODEL = (
-    ModelSection,
-    ExpertsSection,
-    LatentAttentionSection,
-    IndexerSection,
-    Mamba2Section,
-    GatedDeltaSection,
-    RecurrenceSection,
-    FullAttentionSection,
-    PerLayerInputsSection,
-    SlidingLatentAttentionSection,
-    EncoderSection,
-    VisionSection,
-)
-SECTIONS = (*OF_THE_MODEL, ParallelismSection, TrainingSection, LoraSection, BudgetSection)
+def sections_in(section: type) -> Iterator[type]:
+    """A section and all that its keys hold."""
+    yield section
+    for key in section_keys(section):
+        inside = section_in(section, key)
+        if inside is not None:
+            yield from sections_in(inside)
 
 
-def test_every_field_says_what_it_is() -> None:
-    for section in (RunConfig, *SECTIONS):
-        for name, field in section.model_fields.items():
-            is_section = name in ("model", "parallelism", "training", "budget")
-            assert field.description or is_section, f"{section.__name__}.{name} has no description"
+SECTIONS = tuple(dict.fromkeys(sections_in(RunConfig)))
 
 
-def test_every_field_is_in_the_documentation() -> None:
-    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+def test_every_section_is_found() -> None:
+    assert {ModelSection, ParallelismSection, TrainingSection, BudgetSection, Lora, Indexer, Mamba2} <= set(SECTIONS)
+    assert len(SECTIONS) > 15
+
+
+def described(section: type) -> dict[str, str | None]:
+    """The descriptions of a section's keys."""
+    if issubclass(section, BaseModel):
+        return {name: field.description for name, field in section.model_fields.items()}
+    properties = TypeAdapter(section).json_schema(mode="validation")["properties"]
+    return {name: properties[name].get("description") for name in section_keys(section)}
+
+
+def test_every_key_says_what_it_is() -> None:
     for section in SECTIONS:
-        for field in section.model_fields:
-            assert f"`{field}`" in text, f"docs/configuration.md does not mention {field}"
+        for name, description in described(section).items():
+            is_section = name in ("model", "parallelism", "training", "budget")
+            assert description or is_section, f"{section.__name__}.{name} has no description"
+
+
+def test_every_key_is_in_the_documentation() -> None:
+    text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    for section in SECTIONS[1:]:
+        for key in section_keys(section):
+            assert f"`{key}`" in text, f"docs/configuration.md does not mention {key}"
 
 
 def test_defaults(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.blocks.experts import KEPT_PER_EXPERT
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs import scalar_kernels
 from predictor.core.costs.operator import Direction
 from predictor.core.plan.loading import prepare
@@ -20,7 +21,7 @@ from predictor.core.step.stages import time_block
 from predictor.core.workload.expert_exchange import ExpertDispatcher, visited
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, GraphModule, RecomputeModule
-from predictor.core.workload.switches import Ffn, LayerKind
+from predictor.core.workload.switches import Ffn
 from predictor.core.workload.tasks import Part, PassTasks
 from predictor.core.workload.transformer import Biases, MixtureOfExperts
 from predictor.core.workload.transformer_step import layer_block, layer_launches

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.core.base.errors import ConfigError
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.collectives import Topology
 from predictor.core.plan.to_run import to_run
 from predictor.core.schema.sections import validate
 from predictor.core.step.memory import step_memory
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.switches import Ffn, LayerKind
+from predictor.core.workload.switches import Ffn
 from predictor.core.workload.tasks import Part, Task
 from predictor.core.workload.transformer_step import transformer_step
 from tests.layers import parameters_of

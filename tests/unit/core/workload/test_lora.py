@@ -11,6 +11,7 @@ import pytest
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.blocks.mamba2 import Mamba2
+from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.folds import multiplications
 from predictor.core.plan.loading import prepare
 from predictor.core.rows import Kind, Role
@@ -19,7 +20,7 @@ from predictor.core.step.prediction import predict
 from predictor.core.transforms.lora import Lora, LoraTarget
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.switches import Ffn, LayerKind, Mixer
+from predictor.core.workload.switches import Ffn
 from predictor.core.workload.tasks import Part
 from predictor.core.workload.transformer import MixtureOfExperts, Transformer
 from predictor.core.workload.transformer_step import transformer_step

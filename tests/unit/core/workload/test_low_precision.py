@@ -11,6 +11,7 @@ import pytest
 from predictor.core.base.bundled import REGRESSORS_FOLDER
 from predictor.core.base.errors import PublishedError
 from predictor.core.blocks.mamba2 import Mamba2
+from predictor.core.blocks.mixers import Mixer
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.cost import Source
 from predictor.core.costs.low_precision import peak_tflop_per_s, speedup, transposes_fp8
@@ -25,7 +26,7 @@ from predictor.core.workload.low_precision_memory import cast_weights
 from predictor.core.workload.recipes import RECIPES
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, Recompute, RecomputeModule
-from predictor.core.workload.switches import Ffn, Mixer
+from predictor.core.workload.switches import Ffn
 from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import layer_block, transformer_step

@@ -177,7 +177,10 @@ def test_the_end_of_the_model_keeps_its_inputs_and_the_logits() -> None:
 )
 def test_states_of_a_7_5b_model_equal_the_published_table(ranks: int, gigabytes: tuple[float, ...]) -> None:
     # Rajbhandari et al. 2019, arXiv:1910.02054, table 1: 7.5 billion parameters, stages 0 to 3.
-    model = Transformer(1, 128, 1, 7_500_000_000 // 256, 128, 128, rotary_fraction=1.0, tied_embeddings=True)
+    model = Transformer(
+        num_layers=1, hidden_size=128, num_attention_heads=1, ffn_hidden_size=7_500_000_000 // 256,
+        sequence_length=128, vocab_size=128, rotary_fraction=1.0, tied_embeddings=True,
+    )  # fmt: skip
     for stage, expected in enumerate(gigabytes):
         run = replace(
             published("22B", Recompute.NONE, False),

@@ -13,13 +13,14 @@ from predictor.core.blocks.core import segmented
 from predictor.core.blocks.gated_delta import GatedDelta
 from predictor.core.blocks.latent_attention import LatentAttention
 from predictor.core.blocks.mamba2 import Mamba2
+from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.rows import Role
 from predictor.core.workload.edges import edge_block
 from predictor.core.workload.encoder import Encoder
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
-from predictor.core.workload.switches import Activation, Biases, Ffn, LayerKind, Mixer, Normalization, Positions
+from predictor.core.workload.switches import Activation, Biases, Ffn, Normalization, Positions
 from predictor.core.workload.tasks import Part, Task
 from predictor.core.workload.transformer import Transformer
 from predictor.core.workload.transformer_step import layer_block, transformer_step

@@ -1,13 +1,13 @@
-"""Kinds of values that sections of a configuration have."""
+"""Kinds of values that keys of a configuration have, each with its description in the key's annotation."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationInfo
 
 from predictor.core.base.sizes import LARGEST
-from predictor.core.hardware.hardware_range import check_range
 
 
 def whole_number(value: object, info: ValidationInfo) -> object:
@@ -20,6 +20,13 @@ def whole_number(value: object, info: ValidationInfo) -> object:
     return value
 
 
+def words(value: object, names: Collection[str] = ()) -> object:
+    """Return a mapping with its words in lower case, those of ``names`` aside; anything else as it is."""
+    if not isinstance(value, dict):
+        return value
+    return {key: word.lower() if isinstance(word, str) and key not in names else word for key, word in value.items()}
+
+
 def names(value: object) -> object:
     """Refuse what is no list of names; pydantic's message would speak of a tuple."""
     if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
@@ -27,15 +34,13 @@ def names(value: object) -> object:
     raise ValueError("expected a list of names")
 
 
-def hardware_number(value: float, info: ValidationInfo) -> float:
-    """Refuse a number of the hardware that no machine has."""
-    check_range(info.field_name or "", value)
-    return value
+def absent_is_zero(value: object) -> object:
+    """Return 0 for null."""
+    return 0 if value is None else value
 
 
 Count = Annotated[int, BeforeValidator(whole_number), Field(gt=0)]
 Amount = Annotated[int, BeforeValidator(whole_number), Field(ge=0)]
 Syncs = Annotated[int, BeforeValidator(whole_number), Field(ge=0)]
 Switch = Annotated[bool, Field(strict=True)]
-HardwareNumber = Annotated[float, Field(strict=True), AfterValidator(hardware_number)]
 Probability = Annotated[float, Field(strict=True, ge=0.0, lt=1.0)]
