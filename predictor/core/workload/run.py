@@ -89,6 +89,7 @@ class TrainingRun:
         offload_optimizer: share of the optimizer's states in host memory, updated there.
         overlap_optimizer_offload: gradients and weights travel beside that update.
         host_threads: of a rank's update; None: as many as stream its share of the host's memory.
+        host_simd: that update computes with vectors.
         pinned_offload: host memory of offloaded states is pinned.
         offload_modules: whose inputs travel to host memory and back, in every layer.
         offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
@@ -148,6 +149,7 @@ class TrainingRun:
     offload_activation_layers: int = 0
     offload_modules: tuple[OffloadModule, ...] = ()
     host_threads: int | None = None
+    host_simd: bool = True
     pinned_offload: bool = True
     lora: Lora | None = None
 

@@ -29,9 +29,7 @@ ALIASES = {
     "megatron": Framework.MEGATRON_LM,  # as search's --framework spells it
     "composer": Framework.LLM_FOUNDRY,
     "pytorch-lightning": Framework.LIGHTNING,
-    **dict.fromkeys(
-        ("accelerate", "axolotl", "huggingface", "llama-factory", "peft", "trl"), Framework.TRANSFORMERS
-    ),
+    **dict.fromkeys(("accelerate", "axolotl", "huggingface", "llama-factory", "peft", "trl"), Framework.TRANSFORMERS),
 }
 # They wrap models in torch's FullyShardedDataParallel (FSDP1): Composer is llm-foundry's trainer, accelerate (its
 # fsdp_version 1) that of transformers.
@@ -40,3 +38,5 @@ ON_FSDP1 = frozenset(
 )
 # They train with DeepSpeed's engine.
 ON_DEEPSPEED = frozenset({Framework.DEEPSPEED, Framework.GPT_NEOX, Framework.MEGATRON_DEEPSPEED})
+# Where the CPU updates their states, DeepSpeed's Adam does: transformers offloads by DeepSpeed alone.
+WITH_DEEPSPEEDS_ADAM = ON_DEEPSPEED | {Framework.TRANSFORMERS}
