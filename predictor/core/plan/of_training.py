@@ -16,11 +16,11 @@ def host_update(training: TrainingSection) -> dict[str, Any]:
     return {key: getattr(training, key) for key in ("host_threads", "host_simd", "pinned_offload")}
 
 
-def adapters(training: TrainingSection) -> Lora | None:
+def adapters(training: TrainingSection, zero_stage: int) -> Lora | None:
     """Return the adapters of a run, in the precision in which its framework keeps them where none is said."""
     if training.lora is None:
         return None
     given = training.lora.model_dump()
     if given["fp32"] is None:
-        given["fp32"] = training.framework is not None and defaults_of(training.framework).fp32_adapters
+        given["fp32"] = training.framework is not None and defaults_of(training.framework, zero_stage).fp32_adapters
     return Lora(**given)

@@ -379,5 +379,5 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         offload_activation_layers=training.offload_activation_layers,
         offload_modules=training.offload_modules,
         **host_update(training),
-        lora=adapters(training),
+        lora=adapters(training, run.zero_stage),
     )

@@ -254,7 +254,8 @@ TRANSFORMERS_FSDP = replace(
     loss="torch",
     fp32_adapters=True,
 )
-TRANSFORMERS_DEEPSPEED = replace(DEEPSPEED_BF16, name="Hugging Face Transformers with DeepSpeed", fp32_adapters=True)
+# DeepSpeed's engine narrows the whole model, adapters too.
+TRANSFORMERS_DEEPSPEED = replace(DEEPSPEED_BF16, name="Hugging Face Transformers with DeepSpeed")
 # bf16-mixed: weights and gradients in fp32, narrowed by torch.autocast in every pass.
 LIGHTNING = replace(
     PYTORCH_DDP,

@@ -78,10 +78,10 @@ def from_mapping(
     if any(str(name).lower() in FP32 for name in gradients):
         parallelism["fp32_gradients"] = True
     _rest(fields, sections, notes)
-    derived: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    derived: dict[str, Callable[[dict[str, Any]], Any]] = {"training.framework": lambda _: FAMILY}
     if BUCKET in auto and parallelism.get("zero_stage"):
         parallelism.pop("gradient_bucket_elements", None)
-        derived = {"parallelism.gradient_bucket_elements": hidden_size_squared}
+        derived["parallelism.gradient_bucket_elements"] = hidden_size_squared
     return Read({"parallelism": parallelism, "training": keys}, tuple(notes), FORMAT, unsaid, derived)
 
 
