@@ -141,10 +141,10 @@ def test_the_table_of_the_documentation_is_the_code() -> None:
     rows = []
     for framework, stage in sorted([*others, *stages], key=lambda pair: (pair[0], pair[1] or 0)):
         defaults = defaults_of(framework, stage)
-        usual = {**defaults.section("model", "rms_norm"), **defaults.section("parallelism")}
-        usual |= defaults.section("training")
+        keys = {**defaults.section("model", "rms_norm"), **defaults.section("parallelism")}
+        keys |= defaults.section("training")
         plain = {key: value for section in PLAIN.values() for key, value in section.items()} | {"precision": "bf16"}
-        said = [f"`{key}: {str(value).lower()}`" for key, value in usual.items() if value != plain[key]]
+        said = [f"`{key}: {str(value).lower()}`" for key, value in keys.items() if value != plain[key]]
         where = f"`{framework}`" + (f", `zero_stage: {stage}`" if stage else "")
         rows.append(f"| {where} | {', '.join(said)} |")
     assert "\n".join(["| framework | other than `pytorch` |", "|---|---|", *rows]) in text

@@ -71,6 +71,9 @@ class LoraSection(Section):
         description="adapters in fp32 beside a base in 16 bits, with casts of their input (PEFT); the framework's "
         "habit if absent",
     )
+    quantized_base: Switch = Field(
+        default=False, description="weights of the base's linear layers in four bits (QLoRA: NF4 in blocks of 64)"
+    )
 
 
 class TrainingSection(Section):

@@ -77,6 +77,7 @@ class Lora:
         all_to_all: outputs of adapters of row-parallel layers are exchanged by tokens, not gathered.
         dropout: probability with which elements of an adapter's input are dropped.
         fp32: adapters are kept in fp32 beside a base in 16 bits, and their input is widened and narrowed again.
+        quantized_base: the linear layers' own weights are in four bits (QLoRA).
     """
 
     rank: int
@@ -87,6 +88,7 @@ class Lora:
     all_to_all: bool = False
     dropout: float = 0.0
     fp32: bool = False
+    quantized_base: bool = False
 
     def expert_rank(self, experts_per_token: int) -> int:
         """Return the inner width of an adapter of routed experts."""

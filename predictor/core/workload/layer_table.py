@@ -16,6 +16,7 @@ from predictor.core.transforms.expert_parallel import with_exchange
 from predictor.core.transforms.graphs import in_graphs
 from predictor.core.transforms.lora import AdapterSettings, with_adapters
 from predictor.core.transforms.low_precision import in_low_precision, with_attention_casts
+from predictor.core.transforms.quantized import with_quantized_base
 from predictor.core.transforms.recomputation import every_second_product, modules, selected, until_last_saved, whole
 from predictor.core.transforms.tensor_parallel import Sum, TensorParallel, with_sums
 from predictor.core.workload.accumulation import sums_in_products
@@ -145,6 +146,8 @@ def kept_rows(run: TrainingRun, kind: LayerKind) -> list[Row]:
         rows = [row.accumulating() for row in rows]
     if run.lora is not None:
         rows = with_adapters(rows, run.lora, call, _adapter_settings(run, kind, call))
+        if run.lora.quantized_base:
+            rows = with_quantized_base(rows, call)
     return rows
 
 

@@ -10,6 +10,7 @@ import pytest
 from predictor.core.base.errors import ConfigError
 from predictor.core.plan.loading import prepare
 from predictor.core.rows import Role
+from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.transforms.lora import Lora, LoraTarget
 from predictor.core.workload.switches import LayerKind
@@ -111,3 +112,29 @@ def test_weights_that_do_not_train_stay_in_16_bits() -> None:
 def test_a_dropout_of_everything_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"training\.lora\.dropout is 1"):
         predicted("transformers", dropout=1.0)
+
+
+def test_weights_in_four_bits_are_widened_in_every_pass() -> None:
+    of_16_bits, of_4 = (run_of(MODEL, lora=Lora(8, QUERIES, quantized_base=base)) for base in (False, True))
+    call, weights = of_4.call(), of_16_bits.layer_parameters(LayerKind()).frozen_dense - 2 * MODEL.hidden_size
+    for run_pass in (forward_pass, backward_pass):
+        tasks = [task for task in run_pass(of_4, LayerKind()).tasks if task.name == "dequantization"]
+        streamed = sum(3 * call.element_bytes * task.shape[0] * task.shape[1] * task.times for task in tasks)
+        assert streamed == pytest.approx(weights * (0.5 + 4 / 64 + 2))
+    assert of_4.layer_parameters(LayerKind()) == of_16_bits.layer_parameters(LayerKind())
+
+
+def test_a_base_in_four_bits_fits_where_16_do_not() -> None:
+    whole, narrow = (
+        step_memory(predicted("transformers", dropout=0.1, quantized_base=base).tasks)[0].weights / 2**30
+        for base in (False, True)
+    )
+    linear = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
+    assert whole - narrow == pytest.approx(linear * (2 - 0.5625) / 2**30, rel=1e-6)
+    faster, slower = (predicted("transformers", quantized_base=base).step.us for base in (False, True))
+    assert faster < slower < 1.02 * faster
+
+
+def test_a_quantized_base_that_is_sharded_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"zero_stage is 3 with training\.lora\.quantized_base"):
+        predicted("transformers", 3, quantized_base=True)
