@@ -154,6 +154,9 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "layers_per_chunk": (((1, 1),),),
     "offload_optimizer": (0.5,),
     "overlap_optimizer_offload": (True,),
+    "host_threads": (1,),
+    "host_simd": (False,),
+    "pinned_offload": (False,),
     "offload_activation_layers": (1,),
     "offload_modules": ((OffloadModule.CORE_ATTENTION,),),
     "lora": (
