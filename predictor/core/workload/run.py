@@ -176,6 +176,15 @@ class TrainingRun:
         holding = layout.expert_parallel_size * layout.expert_split
         return max(1, self.zero_ranks * layout.tensor_parallel_size // holding)
 
+    @property
+    def copies_split_tokens(self) -> bool:
+        """Return whether what ranks gather and scatter of split tokens is copied: DTensor splits the second dimension.
+
+        Asynchronous tensor parallelism (overlap_linear_traffic) writes shards where they belong.
+        """
+        is_dtensor = self.framework is Framework.TORCHTITAN and self.sequence_parallel
+        return is_dtensor and self.micro_batch_size > 1 and not self.overlap_linear_traffic
+
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""
         return self._call
