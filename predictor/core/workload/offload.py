@@ -12,7 +12,7 @@ from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.offload_modules import inputs_of_modules
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.software import WITH_DEEPSPEEDS_ADAM
+from predictor.core.workload.software import WITH_DEEPSPEED
 from predictor.core.workload.step_tasks import BlockMemory, HostUpdate
 from predictor.core.workload.tasks import FORWARD, TRAFFIC, Overlap, Part, PassTasks, Task
 from predictor.core.workload.transformer import LayerKind
@@ -38,7 +38,7 @@ def host_copy(name: str, size_bytes: float, pinned: bool = True) -> list[Task]:
 
 
 def _adam(run: TrainingRun) -> Operator:
-    if run.framework not in WITH_DEEPSPEEDS_ADAM:
+    if run.framework not in WITH_DEEPSPEED:
         return TORCH_ADAM
     return DEEPSPEED_ADAM if run.host_simd else SCALAR_ADAM
 
@@ -56,7 +56,7 @@ def update(run: TrainingRun, parameters: int) -> Update:
     moved = round(parameters * run.offload_optimizer)
     if not moved:
         return Update(parameters, None)
-    is_deepspeed, pinned = run.framework in WITH_DEEPSPEEDS_ADAM, run.pinned_offload
+    is_deepspeed, pinned = run.framework in WITH_DEEPSPEED, run.pinned_offload
     operators = [GRADIENT_SCALING, _adam(run)] if is_deepspeed else [_adam(run)]
     shape = (moved, run.host_threads or 0)
     return Update(
@@ -79,7 +79,7 @@ def with_host_gradients(run: TrainingRun, parameters: RankParameters, backward: 
     Source: DeepSpeed deepspeed/runtime/zero/stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu; stage3.py,
     partition_grads.
     """
-    is_kept = run.offload_optimizer and run.framework in WITH_DEEPSPEEDS_ADAM and run.zero_stage >= 2
+    is_kept = run.offload_optimizer and run.framework in WITH_DEEPSPEED and run.zero_stage >= 2
     further = 1.0 - 1.0 / run.num_micro_batches
     if not (is_kept and further):
         return backward
