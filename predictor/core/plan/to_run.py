@@ -16,13 +16,12 @@ from predictor.core.checks.offloading import check_chunk_layers
 from predictor.core.checks.pipeline_layout import Split, check_chunks, split_of
 from predictor.core.checks.recomputation import check_recomputation
 from predictor.core.plan.model import transformer
+from predictor.core.plan.of_training import adapters, host_update
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.timeline.allowed_sizes import check
 from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
-from predictor.core.transforms.lora import Lora
-from predictor.core.workload.frameworks import defaults_of
 from predictor.core.workload.fused import compiled_model
 from predictor.core.workload.layout import RANK_ORDER, Layout
 from predictor.core.workload.run import TrainingRun
@@ -372,16 +371,6 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         offload_activation_layers=training.offload_activation_layers,
         offload_modules=training.offload_modules,
         conditions=training.conditions,
-        host_threads=training.host_threads,
-        pinned_offload=training.pinned_offload,
-        lora=_lora(training),
+        **host_update(training),
+        lora=adapters(training, run.zero_stage),
     )
-
-
-def _lora(training: TrainingSection) -> Lora | None:
-    """Return the adapters of a run, in the precision that its framework keeps them in where none is said."""
-    if training.lora is None:
-        return None
-    if training.lora.fp32 is not None or training.framework is None:
-        return training.lora
-    return replace(training.lora, fp32=defaults_of(training.framework).fp32_adapters)

@@ -137,6 +137,10 @@ class TrainingSection(Section):
         description="threads of a rank's Adam on the CPU (OMP_NUM_THREADS); as many as stream its share of the memory "
         "if absent",
     )
+    host_simd: Switch = Field(
+        default=True,
+        description="that Adam computes with vectors; false: as some builds of DeepSpeed 0.14.1 and 0.14.2",
+    )
     pinned_offload: Switch = Field(
         default=True, description="host memory of offloaded states is pinned (DeepSpeed's pin_memory)"
     )

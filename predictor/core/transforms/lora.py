@@ -98,6 +98,9 @@ class Lora:
             "habit if absent"
         ),
     ] = None
+    quantized_base: Annotated[
+        Switch, Field(description="weights of the base's linear layers in four bits (QLoRA: NF4 in blocks of 64)")
+    ] = False
 
     def expert_rank(self, experts_per_token: int) -> int:
         """Return the inner width of an adapter of routed experts."""

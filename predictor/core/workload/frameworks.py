@@ -254,12 +254,13 @@ TRANSFORMERS_FSDP = replace(
     loss="torch",
     fp32_adapters=True,
 )
-TRANSFORMERS_DEEPSPEED = replace(DEEPSPEED_BF16, name="Hugging Face Transformers with DeepSpeed", fp32_adapters=True)
+# DeepSpeed's engine narrows the whole model, adapters too.
+TRANSFORMERS_DEEPSPEED = replace(DEEPSPEED_BF16, name="Hugging Face Transformers with DeepSpeed")
 # bf16-mixed: weights and gradients in fp32, narrowed by torch.autocast in every pass.
 LIGHTNING = replace(
     PYTORCH_DDP,
     name="Lightning with DDP",
-    source="lightning src/lightning/fabric/plugins/precision/amp.py; torch/nn/parallel/distributed.py: bucket_cap_mb=25",
+    source="lightning src/lightning/fabric/plugins/precision/amp.py (torch.autocast), fabric/strategies/ddp.py",
     fp32_parameters=True,
     precision="bf16",
     loss="torch",
