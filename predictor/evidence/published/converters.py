@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from predictor.evidence.published import (
+    bridge_cards,
     expressed,
     functional_tests,
     gpt_neox,
@@ -117,6 +118,7 @@ CONVERTERS = (
     Converter("mlperf", nemo.megatron_core, lambda row: (f"MLPerf, {_kind(row)}",)),
     # The column is « real alloc GiB » of its docs/b200/b200_release_v1.2_summary.md.
     Converter("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",), "allocated"),
+    Converter("fresh_mbridge_cards", bridge_cards.configuration, bridge_cards.groups, ordinary=True),
     Converter("fresh_nemo", expressed.configuration, _of_kind),
     Converter("fresh_dle", expressed.configuration, _of_kind),
     Converter("fresh", expressed.configuration, _of_kind, ordinary=True),
