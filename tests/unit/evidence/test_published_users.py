@@ -43,7 +43,7 @@ def test_a_row_that_brings_its_configuration_is_taken_at_its_word() -> None:
     assert step.config["training"]["framework"] == "pytorch"
     assert step.config["model"]["hidden_size"] == 4096
     assert step_of("fresh_trainer", framework="DeepSpeed 0.14").config["training"]["framework"] == "deepspeed"
-    assert step.groups == ("trainer, LoRA, bf16",)
+    assert step.groups == ("trainer, LoRA, bf16", "Users' own runs")
     with pytest.raises(UnexpressedError, match="holds no configuration"):
         step_of("fresh_trainer", expressed_as="")
 
@@ -77,7 +77,6 @@ def test_rows_of_one_publication_have_one_source(source: str, name: str) -> None
 def test_training_runs_are_told_from_benchmarks() -> None:
     ordinary = {group for group in OF_FAMILY if step_of(group).ordinary}
     assert ordinary == {
-        "gpumodeling25",
         "bloom_prequel",
         "mcore_golden",
         "fresh_mbridge_cards",
