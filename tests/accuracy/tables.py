@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,11 @@ class Table:
         for cells in self.rows:
             yield f"| {' | '.join(cells)} |"
         yield f"<!-- end of table: {self.name} -->"
+
+    def placed_in(self, text: str) -> str:
+        """Return a document's text with the table between its marks; without marks the text as it is."""
+        marks = re.compile(f"<!-- table: {self.name} -->.*?<!-- end of table: {self.name} -->", re.DOTALL)
+        return marks.sub(lambda _: "\n".join(self.markdown()), text)
 
 
 def percent(value: float | None, digits: int = 0) -> str:

@@ -84,6 +84,14 @@ def test_every_table_is_marked_in_markdown_as_wide_as_its_head(judged: Judged) -
         assert {line.count(" |") for line in (lines[1], *lines[3:-1])} == {len(table.head)}
 
 
+def test_every_table_has_a_place_in_the_document(judged: Judged) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for table in tables(judged):
+        changed = Table(table.name, "", ("made up", "for a test"), [["a", "1"]])
+        assert "| made up | for a test |" in changed.placed_in(text), table.name
+        assert "made up" not in table.placed_in(changed.placed_in(text))
+
+
 @pytest.mark.parametrize(
     ("predicted", "measured", "tau", "is_found", "regret"),
     [

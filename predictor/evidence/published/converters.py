@@ -135,7 +135,7 @@ CONVERTERS = (
     Converter("dgxc", nemo.megatron_core, _dgxc),
     Converter("mbridge", nemo.megatron_core, _recent),
     Converter("mcore_llama", nemo.megatron_core, _recent),
-    Converter("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI"), ordinary=True),
+    Converter("mcore_ci", nemo.functional_test, _named("Megatron-LM CI"), ordinary=True),
     # The column is mem-max-allocated-bytes of the golden values.
     Converter("mcore_golden", functional_tests.configuration, functional_tests.groups, "allocated", ordinary=True),
     Converter("gcp", nemo.megatron_core, _named("GCP recipes, H200")),
