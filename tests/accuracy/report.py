@@ -1,8 +1,9 @@
 """Print predicted against measured steps by group: ``python -m tests.accuracy.report``.
 
 ``--rows GROUP`` prints the rows of the groups whose name contains a text, ``--parts`` the parts of the GPT-NeoX jobs
-and vTrain's errors by layout, ``--markdown`` the table of docs/accuracy.md, ``--missed`` the groups that miss what is
-asked, ``--truth FOLDER`` judges other tables, ``--store COMMIT`` keeps the figures as those to compare with.
+and vTrain's errors by layout, ``--markdown`` the tables of docs/accuracy.md, ``--write FILE`` puts them between their
+marks in it, ``--missed`` prints the groups that miss what is asked and those that no longer do, ``--truth FOLDER``
+judges other tables, ``--store COMMIT`` keeps the figures as those to compare with.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from predictor.evidence.verification.compare import compare
 from predictor.evidence.verification.measured import fastest
 from predictor.evidence.verification.step_tables import measured_components, measured_steps
 from predictor.evidence.verification.text import components_text, jobs_text, layouts_text, published_text, summary_text
-from tests.accuracy.groups import current_commit, judge, markdown, missed, row_lines, store, table
+from tests.accuracy.groups import Judged, current_commit, judge, missed, row_lines, store
+from tests.accuracy.missed_groups import KNOWN
 from tests.accuracy.recommender_rows import FILE, report
+from tests.accuracy.summaries import left_out_lines, tables
 from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MOST_GPUS
 from tests.conftest import SHARED
 
@@ -66,10 +69,42 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--truth", type=Path, default=TRUTH, metavar="FOLDER", help="folder of the tables")
     parser.add_argument("--rows", metavar="GROUP", help="print the rows of groups whose name contains this text")
     parser.add_argument("--parts", action="store_true", help="also print the parts of steps")
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/accuracy.md only")
+    parser.add_argument("--markdown", action="store_true", help="print the tables of docs/accuracy.md only")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between their marks in a document")
     parser.add_argument("--missed", action="store_true", help="print the groups that miss what is asked only")
     parser.add_argument("--store", metavar="COMMIT", nargs="?", const="", help="keep the figures, of this commit")
     return parser.parse_args(given)
+
+
+def _print_rows(judged: Judged, name_contains: str) -> None:
+    for name, rows in judged.groups.items():
+        if name_contains.lower() in name.lower():
+            print(name)
+            print("\n".join(row_lines(rows)))
+
+
+def _print_missed(judged: Judged) -> None:
+    for kind, names in missed(judged)._asdict().items():
+        print(f"{kind}: {', '.join(f'{name} {figure:.4g}' for name, figure in names.items())}")
+        print(f"{kind}, listed and no longer missed: {', '.join(KNOWN[kind].keys() - names.keys())}")
+
+
+def _write(judged: Judged, document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for table in tables(judged):
+        text = table.placed_in(text)
+    document.write_text(text, encoding="utf-8")
+
+
+def _print_report(judged: Judged, truth: Path, parts: bool) -> None:
+    print("Whole steps that others measured")
+    for table in tables(judged):
+        print("\n".join(table.text()), end="\n\n")
+    print("\n".join(left_out_lines(judged)), end="\n\n")
+    _print_published()
+    _print_recommenders(truth)
+    if parts and (truth / STEPS).is_file():
+        _print_parts(truth)
 
 
 def main(given: list[str] | None = None) -> int:
@@ -82,27 +117,17 @@ def main(given: list[str] | None = None) -> int:
         _print_published()
         return 0
     if arguments.rows is not None:
-        for name, rows in judged.groups.items():
-            if arguments.rows.lower() in name.lower():
-                print(name)
-                print("\n".join(row_lines(rows)))
-        return 0
-    if arguments.missed:
-        for kind, names in missed(judged)._asdict().items():
-            print(f"{kind}: {', '.join(f'{name} {figure:.4g}' for name, figure in names.items())}")
-        return 0
-    if arguments.markdown:
-        print("\n".join(markdown(judged)))
-        return 0
-    if arguments.store is not None:
-        store(judged, arguments.store or current_commit())
-    print("Whole steps that others measured, by group")
-    print("\n".join(table(judged)))
-    print()
-    _print_published()
-    _print_recommenders(arguments.truth)
-    if arguments.parts and (arguments.truth / STEPS).is_file():
-        _print_parts(arguments.truth)
+        _print_rows(judged, arguments.rows)
+    elif arguments.missed:
+        _print_missed(judged)
+    elif arguments.markdown:
+        print("\n\n".join("\n".join(table.markdown()) for table in tables(judged)))
+    elif arguments.write is not None:
+        _write(judged, arguments.write)
+    else:
+        if arguments.store is not None:
+            store(judged, arguments.store or current_commit())
+        _print_report(judged, arguments.truth, arguments.parts)
     return 0
 
 

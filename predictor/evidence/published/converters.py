@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from predictor.evidence.published import (
+    bridge_cards,
     expressed,
     functional_tests,
     gpt_neox,
@@ -29,7 +30,7 @@ class Converter(NamedTuple):
     Attributes:
         prefix: of the column « group ».
         convert: returns a row's configuration.
-        groups: returns the groups of reports that a row belongs to, the whole before its parts.
+        groups: returns the groups of reports that a row belongs to, the one that tells it from others first.
         peak: what a row's measured memory counts.
         ordinary: training runs of users or of test suites; benchmarks otherwise.
     """
@@ -62,9 +63,33 @@ def _recent(row: Row) -> tuple[str, ...]:
     return (_precision_group(row, f"Megatron-Bridge and dgxc, {_kind(row)}"),)
 
 
-def _of_kind(row: Row) -> tuple[str, ...]:
-    """Return the group of a row whose table names its family and its kind: "dense bf16", "LoRA fp8"."""
-    return (", ".join((row.text("family"), *row.text("kind").split())),)
+# Families of users_step_times.csv as reports name them; a family without a name keeps its own.
+FAMILIES = {
+    "dle_bert": "DeepLearningExamples, BERT",
+    "fms_acceleration": "HF Trainer (fms-acceleration)",
+    "gist_deepspeed": "DeepSpeed, HF model",
+    "nemo_2405": "NeMo 24.05",
+    "nemo_2407": "NeMo 24.07",
+    "nemo_2409": "NeMo 24.09",
+    "nemo_2502_B200": "NeMo 25.02, B200",
+    "nemo_2504_GB200": "NeMo 25.04, GB200",
+    "nemo_longseq": "NeMo, long sequences",
+}
+USERS, VENDORS = "Users' own runs", "Vendors' tables"
+
+
+def _of_family(kind: str) -> Callable[[Row], tuple[str, ...]]:
+    """Return the groups of a row whose table names family and kind ("dense bf16"), and of all runs of its source."""
+
+    def groups(row: Row) -> tuple[str, ...]:
+        family = FAMILIES.get(row.text("family"), row.text("family"))
+        return ", ".join((family, *row.text("kind").split())), kind
+
+    return groups
+
+
+def _card(row: Row) -> tuple[str, ...]:
+    return *bridge_cards.groups(row), USERS
 
 
 def _neox(row: Row) -> tuple[str, ...]:
@@ -110,16 +135,17 @@ CONVERTERS = (
     Converter("dgxc", nemo.megatron_core, _dgxc),
     Converter("mbridge", nemo.megatron_core, _recent),
     Converter("mcore_llama", nemo.megatron_core, _recent),
-    Converter("mcore_ci", nemo.megatron_core, _named("Megatron-LM CI"), ordinary=True),
+    Converter("mcore_ci", nemo.functional_test, _named("Megatron-LM CI"), ordinary=True),
     # The column is mem-max-allocated-bytes of the golden values.
     Converter("mcore_golden", functional_tests.configuration, functional_tests.groups, "allocated", ordinary=True),
     Converter("gcp", nemo.megatron_core, _named("GCP recipes, H200")),
     Converter("mlperf", nemo.megatron_core, lambda row: (f"MLPerf, {_kind(row)}",)),
     # The column is « real alloc GiB » of its docs/b200/b200_release_v1.2_summary.md.
     Converter("simumax", nemo.simumax, lambda row: (f"SimuMax B200, {_kind(row)}",), "allocated"),
-    Converter("fresh_nemo", expressed.configuration, _of_kind),
-    Converter("fresh_dle", expressed.configuration, _of_kind),
-    Converter("fresh", expressed.configuration, _of_kind, ordinary=True),
+    Converter("fresh_mbridge_cards", bridge_cards.configuration, _card, ordinary=True),
+    Converter("fresh_nemo", expressed.configuration, _of_family(VENDORS)),
+    Converter("fresh_dle", expressed.configuration, _of_family(VENDORS)),
+    Converter("fresh", expressed.configuration, _of_family(USERS), ordinary=True),
     Converter("vocabpar", nemo.vocabulary_parallel, _named("Vocabulary-parallel fork, A100")),
 )
 

@@ -30,7 +30,8 @@ def configuration(row: Row) -> dict[str, Any]:
     try:
         read = readers().read_arguments(arguments, row.text("program"), row.whole("n_gpus"))
     except ConfigError as error:
-        raise UnexpressedError(f"Megatron-LM's arguments are refused: {str(error).splitlines()[-1].strip()}") from error
+        head, *problems = str(error).splitlines()  # several problems stand below their number
+        raise UnexpressedError(f"Megatron-LM's arguments are refused: {(problems or [head])[0].strip()}") from error
     if read.unsaid:
         raise UnexpressedError(f"Megatron-LM's arguments leave open {', '.join(read.unsaid)}")
     content = {**cluster, **read.content}

@@ -54,8 +54,12 @@ DISPATCHERS = {
     "hybridep": ExpertDispatcher.HYBRIDEP,
 }
 
+# Flags of one of Megatron-LM's tests.
+FLAGS = re.compile(r"flags: ([\w -]+)")
 # Implementations of MLPerf's Llama 3.1 405B on NeMo 25.01 are named after their container.
 FP8_PARAMETERS = "ngc25.01_nemo"
+# Adapters of NeMo's launcher, with which it ran releases 24.05 and 24.07: launcher_scripts/conf/peft/llama/squad.yaml.
+BY_LAUNCHER, LAUNCHER_RANK = ("NeMo-Framework-Launcher", "container 24.07"), 32
 # dgxc-benchmarking's README_340b.md (release v25.03) has figures of release 24.11: NeMo 1.0 with its
 # nemotron4-340b-synth.yaml, whose optim.dtype is bf16. Apex's distributed_fused_adam then keeps both moments in bf16,
 # and weights of its own in bf16 only where the model's are fp8 (model.fp8_params).
@@ -107,7 +111,7 @@ def _lora(row: Row) -> dict[str, Any]:
         raise UnexpressedError("how frozen weights are stored in nvfp4 is not stated")
     if is_mlperf:
         return {"lora": {"rank": 16, "targets": ["qkv", "attention_output"], "all_to_all": True}}
-    return {"lora": {"rank": 16, "targets": ["qkv"]}}
+    return {"lora": {"rank": LAUNCHER_RANK if row.has("source", *BY_LAUNCHER) else 16, "targets": ["qkv"]}}
 
 
 def _sequence_parallel(row: Row) -> bool:
@@ -271,6 +275,35 @@ def megatron_core(row: Row) -> dict[str, Any]:
             **_gather_precision(row, low),
         ),
         "training": _training(row, framework),
+    }
+
+
+def functional_test(row: Row) -> dict[str, Any]:
+    """Return the configuration of one of Megatron-LM's tests whose table has flags in its notes, not all arguments."""
+    _check(row)
+    found = FLAGS.search(row.text("notes"))
+    flags = frozenset(found[1].split() if found else ())
+    loss = "fused_native" if "cross-entropy-loss-fusion" in flags else "vocabulary_parallel"
+    unfused = {"attention": "fused_softmax"} if row.has("attention", "unfused") else {}
+    shards = "use-distributed-optimizer" in flags
+    training = _training(row, "megatron-lm")
+    return {
+        **machine(row),
+        "model": model_of(row, loss=loss, **unfused),
+        "parallelism": _parallelism(
+            row,
+            overlaps=False,
+            zero_stage=int(shards),
+            gradient_reduction="reduce_scatter" if shards else "all_reduce",
+            overlap_gradient_reduction="overlap-grad-reduce" in flags,
+            overlap_parameter_gather="overlap-param-gather" in flags,
+            overlap_linear_traffic="tp-comm-overlap" in flags and _sequence_parallel(row),
+            fp32_gradients=True,
+        ),
+        "training": {
+            **training,
+            "fused_gradient_accumulation": "no-gradient-accumulation-fusion" not in flags,
+        },
     }
 
 

@@ -35,10 +35,24 @@ def layers(options: Options, model: dict[str, Any]) -> dict[str, Any]:
     return found | ({"num_mtp_layers": count} if count else {}) | _sinks(options)
 
 
+def of_model(pattern: object) -> str:
+    """Return the part of a hybrid pattern that is the model's own; prediction modules follow behind slashes."""
+    return str(pattern).strip("'\"").partition("/")[0]
+
+
 def pattern_length(options: Options) -> int | None:
     """Return the layers that --hybrid-layer-pattern names, which then says their number; None without it."""
     written = options.get("hybrid-layer-pattern")
-    return None if written is None else len(str(written).strip("'\"").replace("|", "")) or None
+    return None if written is None else len(of_model(written).replace("|", "")) or None
+
+
+def prediction_modules(options: Options) -> list[str]:
+    """Return a note where a hybrid pattern has layers of prediction modules."""
+    modules = str(options.get("hybrid-layer-pattern") or "").strip("'\"").partition("/")[2]
+    if not modules:
+        return []
+    name = options.named("hybrid-layer-pattern")
+    return [f"{name}: prediction modules ({modules}) are predicted as the model's last layer"]
 
 
 def _latent_attention(options: Options) -> dict[str, Any]:
@@ -79,7 +93,7 @@ def _hybrid(options: Options, model: dict[str, Any]) -> dict[str, Any]:
         raise options.error("is-hybrid-model", "its layers are not named; write --hybrid-override-pattern")
     if written is None:
         return {}
-    pattern = str(written).strip("'\"").replace("|", "")
+    pattern = of_model(written).replace("|", "")
     if not set(pattern) <= LETTERS.keys() or len(pattern) != model["num_layers"]:
         raise options.error(key, f"expected {model['num_layers']} letters of {' '.join(LETTERS)}, one a layer")
     mixers, ffns = zip(*(LETTERS[letter] for letter in pattern), strict=True)

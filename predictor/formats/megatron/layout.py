@@ -10,10 +10,11 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.workload.frameworks import FSDP2, MEGATRON_LM
 from predictor.formats.megatron.exchange import exchange
+from predictor.formats.megatron.layers import of_model
 from predictor.formats.megatron.options import Options
 from predictor.formats.megatron.precision import gathered_weights
 
-INSTANCES = "num-distributed-optimizer-instances"
+INSTANCES, OUTER = "num-distributed-optimizer-instances", "outer-dp-sharding-strategy"
 HYBRID = "hybrid-layer-pattern"
 GROUP = "microbatch-group-size-per-virtual-pipeline-stage"
 SHARDING = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
@@ -57,7 +58,9 @@ def of_replicas(options: Options) -> dict[str, Callable[[int], int]]:
 
 def _instances(options: Options) -> int:
     """Return the instances of the distributed optimizer; one where nothing is shared out."""
-    instances = options.whole(INSTANCES, 1)
+    instances, outer = options.whole(INSTANCES, 1), options.text(OUTER, "no_shard", SHARDING)
+    if instances > 1 and outer != "no_shard":
+        options.broken(options.error(OUTER, "only no_shard is modelled: instances hold the same states"))
     return instances if _zero_stage(options) else 1
 
 
@@ -153,7 +156,7 @@ def _segments(options: Options, pp: int) -> list[list[int]]:
     Raises:
         ConfigError: the stages do not divide its segments.
     """
-    pattern = str(options.get(HYBRID) or "").strip("'\"")
+    pattern = of_model(options.get(HYBRID) or "")
     layers = [len(segment) for segment in pattern.split("|")]
     if len(layers) == 1 or pp == 1:
         return []

@@ -19,7 +19,7 @@ from predictor.formats.megatron.encoder import encoder, word_pieces
 from predictor.formats.megatron.exchange import cuda_graphs
 from predictor.formats.megatron.experts import experts
 from predictor.formats.megatron.kernels import kernels, positions
-from predictor.formats.megatron.layers import layers, pattern_length
+from predictor.formats.megatron.layers import layers, pattern_length, prediction_modules
 from predictor.formats.megatron.layout import derived, parallelism, ranks_of_a_model, replicas
 from predictor.formats.megatron.offloading import offloading, state_bytes
 from predictor.formats.megatron.options import OLDER, Options
@@ -160,6 +160,7 @@ def model_section(options: Options, notes: list[str], problems: Problems) -> dic
     for part in (_attention, positions, _vocabulary, kernels):
         model |= problems.part(dict[str, Any](), part, options, notes)
     model |= problems.part(dict[str, Any](), layers, options, model)
+    notes += prediction_modules(options)
     if "latent_attention" in model:
         model = {key: value for key, value in model.items() if key not in OF_HEADS}
     if options.switch("embed-layernorm"):

@@ -86,6 +86,8 @@ OF_FAMILY: dict[str, dict[str, str]] = {
     "mlperf51_llama31_8b": {"gpu": "B200", "precision": "fp8", "notes": "FP8_PARAM_GATHER=True"},
     "simumax_b200": {"gpu": "B200", "notes": "grads reduced in fp32", "mem_gib": "40.5"},
     "mcore_golden": {"gpu": "H100-SXM5-80GB", "size_class": "tiny", "arguments_json": json.dumps(ARGUMENTS)},
+    "fresh_mbridge_cards": {"gpu": "H100", "model": "qwen3-30b-a3b", "task": "pretrain", "grad_accum": ""}
+    | {"recipe_ref": "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config", "ep": "16", "tokens_per_s_per_gpu": "43690.67"},
     "fresh_trainer": {"family": "trainer", "kind": "LoRA bf16", "expressed_as": json.dumps(EXPRESSED)},
     "vocabpar_a100": {"model": "GPT ~4B", "schedule": "1F1B with layer redistribution", "pp": "4", "dp": "4"}
     | {"pp_layout": "last stage layers column = 1"},
@@ -171,7 +173,9 @@ def test_no_ranks_that_share_weights_are_no_fsdp(cell: str, stage: int) -> None:
 
 
 # Rows that bring their configuration, or the script of it, take no precision from a column.
-@pytest.mark.parametrize("group", sorted(OF_FAMILY.keys() - {"vocabpar_a100", "mcore_golden", "fresh_trainer"}))
+@pytest.mark.parametrize(
+    "group", sorted(OF_FAMILY.keys() - {"vocabpar_a100", "mcore_golden", "fresh_trainer", "fresh_mbridge_cards"})
+)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "float32 (default)"])
 def test_rows_in_32_bits_do_not_run_in_16(group: str, precision: str) -> None:
     training = section(group, "training", precision=precision, fp8_recipe="")

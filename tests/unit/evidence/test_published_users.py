@@ -43,7 +43,7 @@ def test_a_row_that_brings_its_configuration_is_taken_at_its_word() -> None:
     assert step.config["training"]["framework"] == "pytorch"
     assert step.config["model"]["hidden_size"] == 4096
     assert step_of("fresh_trainer", framework="DeepSpeed 0.14").config["training"]["framework"] == "deepspeed"
-    assert step.groups == ("trainer, LoRA, bf16",)
+    assert step.groups == ("trainer, LoRA, bf16", "Users' own runs")
     with pytest.raises(UnexpressedError, match="holds no configuration"):
         step_of("fresh_trainer", expressed_as="")
 
@@ -76,4 +76,44 @@ def test_rows_of_one_publication_have_one_source(source: str, name: str) -> None
 
 def test_training_runs_are_told_from_benchmarks() -> None:
     ordinary = {group for group in OF_FAMILY if step_of(group).ordinary}
-    assert ordinary == {"gpumodeling25", "bloom_prequel", "mcore_golden", "fresh_trainer"}
+    assert ordinary == {
+        "bloom_prequel",
+        "mcore_golden",
+        "fresh_mbridge_cards",
+        "fresh_trainer",
+    }
+
+
+def test_a_card_takes_its_batch_from_the_throughput_and_what_no_column_has_from_the_recipe() -> None:
+    config = step_of("fresh_mbridge_cards").config
+    # 43,690.67 tokens/s of 16 GPUs for 1.5 s are 512 samples of 2,048 tokens, of micro-batches of 2 on 16 replicas.
+    assert config["training"]["num_micro_batches"] == 16
+    assert config["training"]["cuda_graphs"] == ["moe_router", "moe_preprocess"]
+    assert config["parallelism"]["expert_dispatcher"] == "hybridep"
+    assert not config["parallelism"]["fp32_gradients"]
+    tuned = step_of("fresh_mbridge_cards", task="peft", recipe_ref="qwen3_30b_a3b_peft_4gpu_h100_bf16_config").config
+    assert tuned["training"]["lora"]["targets"] == ["qkv", "attention_output"]
+    assert tuned["training"]["document_tokens"] == 380
+    assert not tuned["parallelism"]["overlap_gradient_reduction"]
+
+
+def test_degrees_of_a_card_are_those_of_its_command_before_those_of_its_recipe() -> None:
+    cells = {"model": "gpt-oss-20b", "recipe_ref": "gpt_oss_20b_pretrain_16gpu_h100_bf16_config", "ep": "1"}
+    recipe = step_of("fresh_mbridge_cards", **cells).config["parallelism"]
+    degrees = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "expert_parallel_size")
+    assert [recipe[key] for key in degrees] == [2, 4, 2, 4]
+    command = step_of("fresh_mbridge_cards", **cells, tp="4").config["parallelism"]
+    assert [command[key] for key in degrees] == [4, 4, 1, 4]
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"model": "a-model-of-nobody"}, "sizes of a-model-of-nobody are not known"),
+        ({"global_batch": "33"}, "do not share its global batch"),
+        ({"tp": "3"}, "no multiple of the layout"),
+    ],
+)
+def test_cards_that_contradict_themselves_are_counted(cells: dict[str, str], reason: str) -> None:
+    with pytest.raises(UnexpressedError, match=reason):
+        step_of("fresh_mbridge_cards", **cells)

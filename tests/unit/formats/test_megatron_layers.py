@@ -165,3 +165,14 @@ def test_segments_of_a_hybrid_are_the_chunks_of_its_stages(tmp_path: Path) -> No
     assert (layout["schedule"], layout["virtual_pipeline_parallel_size"]) == ("interleaved_1f1b", 2)
     with pytest.raises(ConfigError, match="it has 3 segments, which the 2 pipeline stages must divide"):
         small(tmp_path, "--is-hybrid-model --hybrid-layer-pattern 'M-M|*-|M-*' --pipeline-model-parallel-size 2")
+
+
+def test_prediction_modules_of_a_hybrid_stand_behind_slashes(tmp_path: Path) -> None:
+    path = tmp_path / "launch.sh"
+    pattern = "'M-M*|M-M-/*-/*-' --pipeline-model-parallel-size 2 --mtp-num-layers 2"
+    path.write_text(f"{SMALL} --is-hybrid-model --hybrid-layer-pattern {pattern}", encoding="utf-8")
+    found = read(path)
+    assert found.content["model"]["layer_types"].count("mamba2") == 4
+    assert found.content["model"]["num_mtp_layers"] == 2
+    assert found.content["parallelism"]["layers_per_stage"] == [[4], [4]]
+    assert any("prediction modules (*-/*-) are predicted as the model's last layer" in note for note in found.notes)
