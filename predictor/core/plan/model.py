@@ -145,7 +145,7 @@ def _check_experts(moe: ExpertsSection, model: ModelSection) -> None:
         raise ConfigError(
             f"model.moe.num_dense_layers is {moe.num_dense_layers}; of {model.num_layers} layers one must have experts"
         )
-    if moe.capacity_factor is not None and moe.load_imbalance != 1.0:
+    if moe.capacity_factor is not None and moe.load_imbalance not in (None, 1.0):
         raise ConfigError(
             "model.moe has capacity_factor and load_imbalance; a capacity evens the load, so leave one out"
         )
@@ -183,6 +183,11 @@ CONVERTED = {
     "sliding_window",
     "vision",
 }
+
+
+def _experts(moe: ExpertsSection) -> MixtureOfExperts:
+    """Return the experts of a layer; their load is even where the section does not say it."""
+    return MixtureOfExperts(**moe.model_dump() | {"load_imbalance": moe.load_imbalance or 1.0})
 
 
 def _latent_attention(section: LatentSizesSection | None) -> LatentAttention | None:
@@ -224,7 +229,7 @@ def transformer(model: ModelSection) -> Transformer:
         head_width=model.head_dim or 0,
         sliding_window=model.sliding_window or 0,
         num_position_embeddings=model.num_position_embeddings or 0,
-        experts=None if moe is None else MixtureOfExperts(**moe.model_dump()),
+        experts=None if moe is None else _experts(moe),
         rotary_fraction=rotated_share(model),
         rotary_layers=model.rotary_layers or (),
         layer_types=model.layer_types or (),

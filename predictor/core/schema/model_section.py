@@ -63,7 +63,9 @@ class ExpertsSection(Section):
     capacity_factor: float | None = Field(
         default=None, gt=0.0, le=1000.0, description="tokens an expert takes over its even share; absent: dropless"
     )
-    load_imbalance: float = Field(default=1.0, ge=1.0, le=1000.0, description="busiest rank's tokens over the mean")
+    load_imbalance: float | None = Field(
+        default=None, ge=1.0, le=1000.0, description="busiest rank's tokens over the mean; absent: even"
+    )
     activation_clamp: float | None = Field(default=None, gt=0.0, le=1e6, description="largest input of the gate")
     router_bias: Switch = Field(default=False, description="the router has a bias, or a trained correction, per expert")
     latent_size: Amount = Field(
