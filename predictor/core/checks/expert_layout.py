@@ -23,7 +23,7 @@ def check_expert_parallel(model: ModelSection, layout: ParallelismSection) -> No
         key, value = ("expert_parallel_size", ep) if etp is None else ("expert_tensor_parallel_size", etp)
         raise ConfigError(f"{key} is {value}; the model has no experts (model.moe)")
     must_divide("expert_parallel_size", ep, "num_experts", model.moe.num_experts)
-    if ep > 1 and model.moe.load_imbalance > ep:
+    if ep > 1 and (model.moe.load_imbalance or 1.0) > ep:
         raise ConfigError(
             f"model.moe.load_imbalance is {model.moe.load_imbalance:g}; with expert_parallel_size {ep} no rank can "
             f"have more than {ep} times the mean"

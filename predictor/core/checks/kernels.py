@@ -107,8 +107,8 @@ def _check_tensor_cores(recipe: GemmRecipe, system: PublishedSystem) -> None:
 def check_gpu_kernels(training: TrainingSection, system: PublishedSystem) -> None:
     """Refuse kernels that the GPU does not have.
 
-    A GPU of another vendor has the portable ones, as does one whose own attention was not measured and that does not say
-    its matrix instruction.
+    A GPU of another vendor has the portable ones, and so has one whose own attention was not measured and that does not
+    say its matrix instruction.
 
     Raises:
         ConfigError: it does not have them.

@@ -134,7 +134,7 @@ def _check_experts(moe: MixtureOfExperts, model: ModelSection) -> None:
         raise ConfigError(
             f"model.moe.num_dense_layers is {moe.num_dense_layers}; of {model.num_layers} layers one must have experts"
         )
-    if moe.capacity_factor is not None and moe.load_imbalance != 1.0:
+    if moe.capacity_factor is not None and moe.load_imbalance not in (None, 1.0):
         raise ConfigError(
             "model.moe has capacity_factor and load_imbalance; a capacity evens the load, so leave one out"
         )

@@ -16,7 +16,7 @@ from predictor.core.checks.offloading import check_chunk_layers
 from predictor.core.checks.pipeline_layout import Split, check_chunks, split_of
 from predictor.core.checks.recomputation import check_recomputation
 from predictor.core.plan.model import transformer
-from predictor.core.plan.of_training import adapters, host_update
+from predictor.core.plan.of_training import adapters, conditions_of, host_update, with_routing
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
@@ -318,7 +318,7 @@ def to_run(
         gradient_bucket_elements=parallelism.gradient_bucket_elements,
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
     )
-    return _trained(_parallel(run, parallelism), training)
+    return with_routing(_trained(_parallel(run, parallelism), training))
 
 
 def _parallel(run: TrainingRun, parallelism: ParallelismSection) -> TrainingRun:
@@ -370,7 +370,7 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         overlap_optimizer_offload=training.overlap_optimizer_offload,
         offload_activation_layers=training.offload_activation_layers,
         offload_modules=training.offload_modules,
-        conditions=training.conditions,
+        conditions=conditions_of(training),
         **host_update(training),
         lora=adapters(training, run.zero_stage),
     )

@@ -154,8 +154,6 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-
-
 def above_published(prediction: Prediction, system: PublishedSystem) -> str | None:
     """Return that the MFU is above every published run's, and the other systems of the GPU; None where it is not."""
     note = mfu_note(prediction)

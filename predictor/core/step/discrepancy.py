@@ -125,10 +125,6 @@ class DiscrepancyModel(BaseModel):
         """Return the deviation between sources of a framework."""
         return self.sources.get(str(framework), self.sources["other"])
 
-    def tuned(self, framework: Framework | None) -> bool:
-        """Return whether tuned runs of a framework were published."""
-        return any(each.framework is framework and not each.ordinary for each in self.runs if framework is not None)
-
     def closest(self, framework: Framework | None, ordinary: bool) -> Runs:
         """Return the runs of a framework under such conditions; of any framework where there are none."""
         alike = [each for each in self.runs if each.ordinary is ordinary]
@@ -140,16 +136,6 @@ class DiscrepancyModel(BaseModel):
 def discrepancy_model() -> DiscrepancyModel:
     """Read the model, once per process."""
     return DiscrepancyModel.model_validate(read_mapping(DATA))
-
-
-def conditions_of(run: TrainingRun) -> Conditions:
-    """Return under which conditions a run is predicted.
-
-    Where it does not say, runs of a framework whose tuned runs were published are tuned, and all others ordinary.
-    """
-    if run.conditions is not None:
-        return run.conditions
-    return Conditions.TUNED if discrepancy_model().tuned(run.framework) else Conditions.ORDINARY
 
 
 def terms_of(run: TrainingRun, gpu: str, is_measured: bool, ordinary: bool) -> tuple[str, ...]:
@@ -256,7 +242,7 @@ def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, op
         host_share: of the step, in which it waits for the host.
         operators: deviation of the log of the step, of operators and machines.
     """
-    conditions = conditions_of(run)
+    conditions = run.conditions
     is_gpu = system.hardware.links.engine != "processor"
     if conditions is Conditions.MODEL or system.hardware.calibration is not None or not is_gpu:
         return None

@@ -38,9 +38,14 @@ class MixtureOfExperts:
         Field(gt=0.0, le=1000.0, description="tokens an expert takes over its even share; absent: dropless"),
     ] = None
     load_imbalance: Annotated[
-        float,
-        Field(ge=1.0, le=1000.0, description="busiest rank's tokens over the mean; all ranks wait for it"),
-    ] = 1.0
+        float | None,
+        Field(
+            ge=1.0,
+            le=1000.0,
+            description="busiest rank's tokens over the mean, which all ranks wait for; if absent even in tuned runs, "
+            "in ordinary ones as natural routing is",
+        ),
+    ] = None
     router_bias: Annotated[Switch, Field(description="the router has a bias, or a trained correction, per expert")] = (
         False
     )

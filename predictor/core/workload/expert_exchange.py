@@ -15,6 +15,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import prod
 
+from predictor.core.workload.expert_imbalance import prior_imbalance
 from predictor.core.workload.architecture import MixtureOfExperts
 from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.layout import Layout
@@ -50,10 +51,13 @@ def busiest(experts: MixtureOfExperts, layout: Layout) -> float:
     """Return the tokens of the busiest rank over the even share.
 
     A capacity pads or cuts every expert to its own. Where every rank has all experts no rank can be busier than
-    another, and where it has 1/ep of them not more than ep times as busy as on average.
+    another, and where it has 1/ep of them not more than ep times as busy as on average. Of natural routing, whose
+    imbalance nobody gave, it is the likely one.
     """
     if experts.capacity_factor is not None:
         return experts.capacity_factor
+    if experts.load_imbalance is None:
+        return prior_imbalance(experts, layout).value
     return min(experts.load_imbalance, float(layout.expert_parallel_size))
 
 

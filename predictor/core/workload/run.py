@@ -95,7 +95,7 @@ class TrainingRun:
         offload_modules: whose inputs travel to host memory and back, in every layer.
         offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
         lora: adapters that train while the model's own weights do not; None: all weights train.
-        conditions: as tuned benchmarks run or as ordinary ones; None: as published runs of the framework.
+        conditions: what is added to the modelled time: of tuned benchmarks or of ordinary runs, or nothing.
     """
 
     model: Transformer
@@ -154,7 +154,7 @@ class TrainingRun:
     host_simd: bool = True
     pinned_offload: bool = True
     lora: Lora | None = None
-    conditions: Conditions | None = None
+    conditions: Conditions = Conditions.MODEL
 
     @lazy
     def element_bytes(self) -> int:

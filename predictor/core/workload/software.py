@@ -31,6 +31,20 @@ ALIASES = {
     "pytorch-lightning": Framework.LIGHTNING,
     **dict.fromkeys(("accelerate", "axolotl", "huggingface", "llama-factory", "peft", "trl"), Framework.TRANSFORMERS),
 }
+# Their tuned benchmarks are published, so that a run of theirs is one unless it says otherwise.
+TUNED = frozenset(
+    {
+        Framework.FMS_FSDP,
+        Framework.GPT_NEOX,
+        Framework.INTERNEVO,
+        Framework.LLM_FOUNDRY,
+        Framework.MEGATRON_BRIDGE,
+        Framework.MEGATRON_DEEPSPEED,
+        Framework.MEGATRON_LM,
+        Framework.NEMO,
+        Framework.TORCHTITAN,
+    }
+)
 # They wrap models in torch's FullyShardedDataParallel (FSDP1): Composer is llm-foundry's trainer, accelerate (its
 # fsdp_version 1) that of transformers.
 ON_FSDP1 = frozenset(

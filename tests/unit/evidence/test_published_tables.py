@@ -261,7 +261,7 @@ def test_layers_that_blooms_document_leaves_out_follow_from_its_size() -> None:
         ("dgxc", {"framework": "MaxText (JAX)"}, "JAX"),
         ("dgxc", {"mla": "yes"}, "latent attention"),
         ("dgxc", {"layer_pattern": "hybrid MEMEM*"}, "Mamba"),
-        ("dgxc", {"gpu": "MI355X"}, "no published system has its GPU"),
+        ("dgxc", {"gpu": "MI250X"}, "no published system has its GPU"),
         ("dgxc", {"model": "Unheard of"}, "is not known"),
         ("vocabpar_a100", {"schedule": "interlaced pipeline"}, "vocabulary is split"),
     ],
