@@ -13,6 +13,7 @@ from predictor.core.base.errors import nearest
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
+from predictor.core.workload.frameworks import PYTORCH_DDP
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.fields import Fields
 from predictor.formats.hugging_face.reader import load_json
@@ -32,8 +33,9 @@ STRATEGIES = {
     "HYBRID_SHARD": (3, True),
     "HYBRID_SHARD_ZERO2": (3, False),
 }
-DDP_BUCKET = 25 * 1024 * 1024 // 4  # elements of 25 MiB, torch's bucket_cap_mb
 ITS_SCRIPT = "is the script's"
+FAMILY = "transformers"  # as predictor/core/workload/software.py spells it
+LOSS = "torch"  # of transformers' models: src/transformers/loss/loss_utils.py, fixed_cross_entropy
 
 
 def read(path: Path) -> Read:
@@ -84,14 +86,17 @@ class _Accelerate:
         elif kind == "MEGATRON_LM":
             parallelism |= self.problems.part(dict[str, Any](), self.megatron, training)
         elif gpus > 1:
-            parallelism |= {"zero_stage": 0, "overlap_gradient_reduction": True, "fp32_gradients": True}
-            parallelism |= {"gradient_reduction": "all_reduce", "gradient_bucket_elements": DDP_BUCKET}
+            parallelism |= PYTORCH_DDP.section("parallelism")
         parallelism |= self.problems.part(dict[str, Any](), self.degrees, gpus, parallelism)
+        if kind in ("NO", "FSDP", "MULTI_GPU"):
+            training["framework"] = FAMILY
         self.rest()
         for key in ("micro_batch_size", "recompute"):
             if key in training:
                 self.unsaid.pop(f"training.{key}", None)
         content = {"parallelism": parallelism, "training": training}
+        if kind != "MEGATRON_LM" and parallelism.get("tensor_parallel_size", 1) == 1:
+            content["model"] = {"loss": LOSS}
         return Read(content, tuple(self.notes), FORMAT, self.unsaid, derived)
 
     def precision(self) -> dict[str, Any]:

@@ -154,9 +154,17 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "layers_per_chunk": (((1, 1),),),
     "offload_optimizer": (0.5,),
     "overlap_optimizer_offload": (True,),
+    "host_threads": (1,),
+    "host_simd": (False,),
+    "pinned_offload": (False,),
     "offload_activation_layers": (1,),
     "offload_modules": ((OffloadModule.CORE_ATTENTION,),),
-    "lora": (None, Lora(8), Lora(16, share_expert_adapters=False)),
+    "lora": (
+        None,
+        Lora(8),
+        Lora(16, share_expert_adapters=False),
+        Lora(8, dropout=0.1, fp32=True, quantized_base=True),
+    ),
 }
 OF_A_LAYOUT: dict[str, tuple[Any, ...]] = {
     "tensor_parallel_size": (4,),

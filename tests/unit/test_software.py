@@ -121,7 +121,10 @@ def test_check_compare_and_search_say_it_once(tmp_path: Path, capsys: pytest.Cap
 
 def test_the_table_of_the_documentation_is_the_code() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    shown = [Framework.MEGATRON_LM, Framework.TORCHTITAN, Framework.DEEPSPEED, Framework.PYTORCH]
+    shown = [
+        *(Framework.MEGATRON_LM, Framework.TORCHTITAN, Framework.DEEPSPEED, Framework.TRANSFORMERS),
+        Framework.PYTORCH,
+    ]
     rows = []
     for section in SECTIONS:
         usual = [defaults_of(name).section(section, normalization="rms_norm") for name in shown]
@@ -131,4 +134,17 @@ def test_the_table_of_the_documentation_is_the_code() -> None:
                 values = [str("none" if (v := keys.get(key, plain)) is None else v).lower() for keys in usual]
                 rows.append(f"| `{section}.{key}` | {' | '.join(values)} |")
     head = f"| key | {' | '.join(f'`{name}`' for name in shown)} |"
-    assert "\n".join([head, "|---|---|---|---|---|", *rows]) in text
+    assert "\n".join([head, "|---|---|---|---|---|---|", *rows]) in text
+    alike = (Framework.NEMO, Framework.MEGATRON_BRIDGE)
+    others = [(name, None) for name in Framework if name not in shown and name not in alike]
+    stages: list[tuple[Framework, int | None]] = [(Framework.TRANSFORMERS, 3), (Framework.LIGHTNING, 3)]
+    rows = []
+    for framework, stage in sorted([*others, *stages], key=lambda pair: (pair[0], pair[1] or 0)):
+        defaults = defaults_of(framework, stage)
+        keys = {**defaults.section("model", "rms_norm"), **defaults.section("parallelism")}
+        keys |= defaults.section("training")
+        plain = {key: value for section in PLAIN.values() for key, value in section.items()} | {"precision": "bf16"}
+        said = [f"`{key}: {str(value).lower()}`" for key, value in keys.items() if value != plain[key]]
+        where = f"`{framework}`" + (f", `zero_stage: {stage}`" if stage else "")
+        rows.append(f"| {where} | {', '.join(said)} |")
+    assert "\n".join(["| framework | other than `pytorch` |", "|---|---|", *rows]) in text

@@ -43,6 +43,16 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
         if whole in lora.targets and twice:
             raise ConfigError(f"{KEY} has {whole} and {twice[0]}, which is a part of it; leave one out")
     _check_ranks(lora, model, layout)
+    if lora.quantized_base and (layout.zero_stage >= 3 or training.gemm_recipe is not None):
+        key = (
+            "parallelism.zero_stage is 3"
+            if layout.zero_stage >= 3
+            else f"training.gemm_recipe is {training.gemm_recipe}"
+        )
+        raise ConfigError(
+            f"{key} with training.lora.quantized_base; only whole weights in four bits, beside products in 16, are "
+            "modelled: use zero_stage 0, 1 or 2 and no gemm_recipe"
+        )
 
 
 def _check_ranks(lora: LoraSection, model: Transformer, layout: ParallelismSection) -> None:

@@ -12,7 +12,7 @@ from math import exp, log
 from predictor.core.costs.collectives import COLLECTIVES
 from predictor.core.costs.cost import Cost
 from predictor.core.costs.host_adam import HOST_ADAMS
-from predictor.core.costs.host_copy import NAME as HOST_COPY
+from predictor.core.costs.host_copy import NAMES as HOST_COPIES
 from predictor.core.costs.operator import Operator, Shape
 from predictor.core.hardware.hardware import COMPONENTS, Calibration, Component, Factor, System
 
@@ -41,7 +41,7 @@ def component_of(operator: Operator, shape: Shape) -> Component | None:
     if operator.name in COLLECTIVES:
         _, nodes, _ = shape
         return "links_in_node" if nodes == 1 else "links_between_nodes"
-    if operator.name == HOST_COPY or operator.name in HOST_ADAMS:
+    if operator.name in HOST_COPIES or operator.name in HOST_ADAMS:
         return None
     if operator.name in ATTENTION:
         return "attention"

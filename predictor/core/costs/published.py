@@ -322,7 +322,7 @@ class PublishedSystem:
         if memory is not None:
             regressors[Direction.FORWARD] = HostAdamRegressor(memory.value / self.hardware.gpus_per_node)
         link = self.hardware.links.host_gb_per_s
-        if not regressors and operator.name == host_copy.NAME and link is not None:
+        if not regressors and operator.name in host_copy.NAMES and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
         if operator is scalar_kernels.OPERATOR and (known := scalar_kernels.scalar_kernels_of(self.hardware.gpu)):
             regressors[Direction.FORWARD] = known

@@ -153,7 +153,7 @@ class FrameworkRules:
 
     def loss(self, tensor: int) -> Loss | None:
         """Return the kernel of the loss where it depends on the layout; None where it does not."""
-        if self.name != TORCHTITAN.name:
+        if self.name == MEGATRON.name:
             return None
         return Loss.TORCH if tensor == 1 else Loss.VOCABULARY_PARALLEL
 

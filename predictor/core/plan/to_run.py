@@ -15,12 +15,12 @@ from predictor.core.checks.offloading import check_chunk_layers
 from predictor.core.checks.pipeline_layout import Split, check_chunks, split_of
 from predictor.core.checks.recomputation import check_recomputation
 from predictor.core.plan.model import transformer
+from predictor.core.plan.of_training import adapters, host_update
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.timeline.allowed_sizes import check
 from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
-from predictor.core.transforms.lora import Lora
 from predictor.core.workload.fused import compiled_model
 from predictor.core.workload.layout import RANK_ORDER, Layout
 from predictor.core.workload.run import TrainingRun
@@ -378,5 +378,6 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         overlap_optimizer_offload=training.overlap_optimizer_offload,
         offload_activation_layers=training.offload_activation_layers,
         offload_modules=training.offload_modules,
-        lora=None if training.lora is None else Lora(**training.lora.model_dump()),
+        **host_update(training),
+        lora=adapters(training, run.zero_stage),
     )

@@ -17,7 +17,7 @@ from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.section import Section
 from predictor.core.transforms.lora import EVERY_LINEAR, LoraTarget
 from predictor.core.workload.run_choices import AttentionKernel, GemmRecipe, OffloadModule, Recompute, RecomputeModule
-from predictor.core.workload.software import Framework
+from predictor.core.workload.software import ALIASES, Framework
 
 
 def _step_precision(value: object) -> object:
@@ -38,8 +38,8 @@ def framework_named(value: object) -> Framework | None:
         return None
     if value in list(Framework):
         return Framework(str(value))
-    if value == "megatron":  # as search's --framework spells it
-        return Framework.MEGATRON_LM
+    if isinstance(value, str) and value in ALIASES:
+        return ALIASES[value]
     raise ValueError(
         f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
     )
@@ -62,6 +62,17 @@ class LoraSection(Section):
     all_to_all: Switch = Field(
         default=False,
         description="outputs of row-parallel adapters are exchanged, not gathered (Megatron-Bridge's a2a_experimental)",
+    )
+    dropout: float = Field(
+        default=0.0, strict=True, ge=0.0, lt=1.0, description="of an adapter's input (PEFT's lora_dropout)"
+    )
+    fp32: Switch | None = Field(
+        default=None,
+        description="adapters in fp32 beside a base in 16 bits, with casts of their input (PEFT); the framework's "
+        "habit if absent",
+    )
+    quantized_base: Switch = Field(
+        default=False, description="weights of the base's linear layers in four bits (QLoRA: NF4 in blocks of 64)"
     )
 
 
@@ -132,6 +143,18 @@ class TrainingSection(Section):
         default=False,
         description="gradients and weights travel beside the CPU's update (Megatron-LM's "
         "--overlap-cpu-optimizer-d2h-h2d)",
+    )
+    host_threads: Count | None = Field(
+        default=None,
+        description="threads of a rank's Adam on the CPU (OMP_NUM_THREADS); as many as stream its share of the memory "
+        "if absent",
+    )
+    host_simd: Switch = Field(
+        default=True,
+        description="that Adam computes with vectors; false: as some builds of DeepSpeed 0.14.1 and 0.14.2",
+    )
+    pinned_offload: Switch = Field(
+        default=True, description="host memory of offloaded states is pinned (DeepSpeed's pin_memory)"
     )
     offload_activation_layers: Amount = Field(
         default=0, description="layers of each model chunk whose activations travel to host memory and back"

@@ -81,7 +81,10 @@ def _framework(value: object) -> Framework | None:
 def _switches(framework: Framework, sections: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return the keys of a framework for the sections of a configuration, those that it cannot take left out."""
     model, layout = sections["model"], sections["parallelism"]
-    defaults = defaults_of(framework, layout.get("zero_stage"))
+    stage, adapts = layout.get("zero_stage"), sections["training"].get("lora") is not None
+    if framework is Framework.TRANSFORMERS and sections["training"].get("offload_optimizer"):
+        framework = Framework.DEEPSPEED  # FSDP's own offloading is not modelled
+    defaults = defaults_of(framework, stage)
     usual = {name: defaults.section(name, normalization="rms_norm") for name in SECTIONS}
     if framework is Framework.PYTORCH:
         usual = {name: dict(keys) for name, keys in PLAIN.items()}
@@ -92,6 +95,8 @@ def _switches(framework: Framework, sections: dict[str, dict[str, Any]]) -> dict
         usual["model"].pop("loss")
     if layout.get("zero_stage") == 0 and parallelism.get("gradient_reduction") == "reduce_scatter":
         del parallelism["gradient_reduction"], parallelism["overlap_parameter_gather"]
+    if framework is Framework.TRANSFORMERS and adapts:
+        parallelism.pop("fp32_parameters", None)  # accelerate widens weights that train alone
     if defaults.fp32_parameters and (layout.get("pipeline_parallel_size") or 1) != 1:
         parallelism["reshard_after_forward"] = False
     return usual

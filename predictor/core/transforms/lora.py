@@ -16,10 +16,16 @@ from typing import NamedTuple
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import Topology
 from predictor.core.kernel_rows import both, stream, traffic
-from predictor.core.rows import OF_FFN, Kept, Kind, Module, Role, Row, Split
+from predictor.core.rows import FP32_BYTES, MASK_BYTES, OF_FFN, Kept, Kind, Module, Role, Row, Split, dropout_bytes
 from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.tasks import ADD_PASSES, Part
 
+# PEFT keeps adapters in fp32 (``autocast_adapter_dtype``) and widens a copy of their input, drops it out in fp32 and
+# narrows it again in torch.autocast; backward the same kernels run in reverse on the gradient. Each adapter does so by
+# itself: those of queries, keys and values read one activation three times. Both weights are narrowed in every pass.
+# Source: huggingface/peft src/peft/tuners/lora/layer.py (Linear.forward), tuners_utils.py (cast_adapter_dtype);
+# pytorch aten/src/ATen/autocast_mode.h (lower_precision_fp).
+CASTS = 2
 # The adapter's output is scaled, a read and a write, and added to the layer's; backward the gradient is scaled, and
 # both layers' gradients of their input are added. Source: Megatron-Bridge, src/megatron/bridge/peft/lora_layers.py.
 SCALE_PASSES = 2
@@ -69,6 +75,9 @@ class Lora:
         share_expert_adapters: the experts of a rank share one adapter; otherwise each has its own.
         normalize_moe_lora: those of routed experts are as many times narrower as a token visits experts.
         all_to_all: outputs of adapters of row-parallel layers are exchanged by tokens, not gathered.
+        dropout: probability with which elements of an adapter's input are dropped.
+        fp32: adapters are kept in fp32 beside a base in 16 bits, and their input is widened and narrowed again.
+        quantized_base: the linear layers' own weights are in four bits (QLoRA).
     """
 
     rank: int
@@ -77,6 +86,9 @@ class Lora:
     share_expert_adapters: bool = True
     normalize_moe_lora: bool = False
     all_to_all: bool = False
+    dropout: float = 0.0
+    fp32: bool = False
+    quantized_base: bool = False
 
     def expert_rank(self, experts_per_token: int) -> int:
         """Return the inner width of an adapter of routed experts."""
@@ -147,7 +159,22 @@ class _Adapter(NamedTuple):
             multiplications=inputs * outputs,
         )
 
-    def rows(self, call: LayerCall, sequence_parallel: bool, all_to_all: bool) -> list[Row]:
+    def _input_rows(self, call: LayerCall, lora: Lora) -> list[Row]:
+        """Return the casts and the dropout of an adapter's input, and what its first product then keeps of its own."""
+        narrow, drops = call.element_bytes, lora.dropout > 0.0
+        widens = lora.fp32 and narrow < FP32_BYTES
+        size_bytes = CASTS * (narrow + FP32_BYTES) if widens else 0
+        size_bytes += (2 * FP32_BYTES + MASK_BYTES if widens else dropout_bytes(call)) if drops else 0
+        if not size_bytes:
+            return []
+        elements = self.tokens * self.inputs * self.times
+        launches = ((2 * CASTS if widens else 0) + drops) * self.times
+        kept = Kept(Role.ADAPTER, float(elements * (narrow + MASK_BYTES * drops)))
+        moved = elements * size_bytes
+        name = self._place + "lora_input"
+        return [stream(name, self.row.module, call, (moved, moved), (launches, launches), keeps=(kept,))]
+
+    def rows(self, call: LayerCall, lora: Lora, sequence_parallel: bool) -> list[Row]:
         """Return what it runs.
 
         Of a column-parallel layer both matrices are split by their outputs; of a row-parallel one the first by its
@@ -172,7 +199,8 @@ class _Adapter(NamedTuple):
                 (launches, launches),
                 keeps=(kept,) if not row.routed else (),
             ),
-            *self._traffic(call, sequence_parallel, all_to_all),
+            *self._input_rows(call, lora),
+            *self._traffic(call, sequence_parallel, lora.all_to_all),
         ]
 
     def _traffic(self, call: LayerCall, sequence_parallel: bool, all_to_all: bool) -> list[Row]:
@@ -224,7 +252,7 @@ def _adapters(row: Row, lora: Lora, call: LayerCall, settings: AdapterSettings) 
     rows: list[Row] = []
     for share in shares:
         adapter = _Adapter(row, inputs, round(outputs * share), rank, tokens, group, times, routed)
-        rows += adapter.rows(call, settings.sequence_parallel, lora.all_to_all)
+        rows += adapter.rows(call, lora, settings.sequence_parallel)
     if of_experts:
         narrow = len(shares) * settings.routed * rank * call.element_bytes
         rows[0] = rows[0]._replace(keeps=(Kept(Role.ADAPTER, narrow),))

@@ -19,8 +19,8 @@ from math import inf
 from typing import NamedTuple
 
 from predictor.core.costs.collectives import Topology
-from predictor.core.kernel_rows import traffic
-from predictor.core.rows import Behind, Kind, Module, Pass, Row, Split
+from predictor.core.kernel_rows import stream, traffic
+from predictor.core.rows import COPY_PASSES, Behind, Kind, Module, Pass, Row, Split
 from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.tasks import Part
 
@@ -207,6 +207,29 @@ def _beside_products(
         beside, waiting = _spread(waiting, outputs, count, 1.0 - 1.0 / settings.group.ranks, inf)
         hidden += beside
     return waiting + hidden
+
+
+def sequence_copies(sums: Sequence[Sum], call: LayerCall, settings: TensorParallel, in_casts: bool) -> list[Row]:
+    """Return the copies behind gathers and before scatters that split the second dimension of (batch, tokens, hidden).
+
+    NCCL joins and cuts the first one, so that PyTorch's functional collectives copy what is whole on every rank; a
+    batch of one needs none. Kernels that cast a gathered operand to low precision read it as it comes.
+
+    Source: PyTorch torch/distributed/_functional_collectives.py, all_gather_tensor (_maybe_view_chunk_cat) and
+    reduce_scatter_tensor (torch.cat of torch.chunk).
+    """
+    whole = COPY_PASSES * call.tokens * call.hidden_size * call.element_bytes
+    gathered = 0.0 if in_casts and settings.gathered == 1.0 else whole * settings.gathered
+    rows = []
+    for each in sums:
+        if not each.overlaps:
+            continue
+        ahead, back = each.counts
+        again = back * (1 + settings.gathers_again)
+        gathers, scatters = (ahead * gathered, again * gathered), (ahead * whole, back * whole)
+        rows.append(stream("gather_copies", each.module, call, gathers, (ahead, again), Kind.GATHER))
+        rows.append(stream("scatter_copies", each.module, call, scatters, (ahead, back), Kind.SUM))
+    return rows
 
 
 def with_sums(rows: list[Row], call: LayerCall, sums: Sequence[Sum], settings: TensorParallel) -> list[Row]:

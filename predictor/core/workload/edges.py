@@ -9,6 +9,7 @@ from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.accumulation import accumulating, sums_in_products
 from predictor.core.workload.measured_kernels import input_gradient, weight_gradient
 from predictor.core.workload.model_ends import embedding_passes, output_passes, tensor_traffic
+from predictor.core.workload.offload import with_host_gradients
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharding import sharded_root
 from predictor.core.workload.step_tasks import BlockTasks
@@ -50,10 +51,13 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
     """
     forward = backward = NO_TASKS
     if is_first:
-        forward, backward = sharded_root(run, run.beginning_parameters(), *_passes(run, embedding_passes), is_end=False)
+        held = run.beginning_parameters()
+        forward, backward = sharded_root(run, held, *_passes(run, embedding_passes), is_end=False)
+        backward = with_host_gradients(run, held, backward)
     if is_last:
-        ahead, back = sharded_root(run, run.ending_parameters(is_first), *_passes(run, output_passes), is_end=True)
-        forward, backward = forward + ahead, backward + back
+        held = run.ending_parameters(is_first)
+        ahead, back = sharded_root(run, held, *_passes(run, output_passes), is_end=True)
+        forward, backward = forward + ahead, backward + with_host_gradients(run, held, back)
     if not run.sequence_parallel:
         if not is_first:
             forward += PassTasks(tensor_traffic(run, "all_gather", part=Part.PIPELINE_PARALLEL), [])

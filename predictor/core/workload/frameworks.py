@@ -29,7 +29,15 @@ SECTIONS = {
         "fp32_parameters",
         "reshard_after_forward",
     ),
-    "training": ("precision", "recompute", "synchronize_each_layer", "fused_gradient_accumulation", "compiled"),
+    "training": (
+        "precision",
+        "recompute",
+        "synchronize_each_layer",
+        "fused_gradient_accumulation",
+        "compiled",
+        "host_threads",
+        "pinned_offload",
+    ),
 }
 
 
@@ -42,6 +50,7 @@ class FrameworkDefaults:
         source: where its code or documentation says so.
         fused_rms_norm: an RMSNorm is one kernel.
         bucket_elements_per_replica: a gradient bucket has at least so many elements per replica.
+        fp32_adapters: adapters of a base in 16 bits are in fp32.
     """
 
     name: str
@@ -68,6 +77,9 @@ class FrameworkDefaults:
     fused_gradient_accumulation: bool | None = None
     compiled: bool | None = None
     loss: str | None = None
+    host_threads: int | None = None
+    pinned_offload: bool | None = None
+    fp32_adapters: bool = False
 
     def section(self, name: str, normalization: str | None = None) -> dict[str, Any]:
         """Return what the framework decides of a configuration's section (model, parallelism or training).
@@ -95,13 +107,20 @@ class FrameworkDefaults:
         return max(self.gradient_bucket_elements, self.bucket_elements_per_replica * data_parallel_size)
 
 
+# Optimizer states in host memory are pageable unless pin_memory is set, and a rank's Adam has one thread: torchrun and
+# accelerate launch set OMP_NUM_THREADS to 1 where a node has several ranks.
 DEEPSPEED = FrameworkDefaults(
     name="DeepSpeed",
-    source="deepspeed/runtime/zero/config.py: reduce_scatter, reduce_bucket_size, overlap_comm (stage 3 only)",
+    source=(
+        "deepspeed/runtime/zero/config.py: reduce_scatter, reduce_bucket_size, overlap_comm (stage 3 only); "
+        "offload_config.py: pin_memory false; torch/distributed/run.py, accelerate/commands/launch.py: OMP_NUM_THREADS"
+    ),
     overlap_gradient_reduction=False,
     overlap_parameter_gather=False,
     gradient_reduction="reduce_scatter",
     gradient_bucket_elements=500_000_000,
+    host_threads=1,
+    pinned_offload=False,
 )
 DEEPSPEED_ZERO_3 = replace(
     DEEPSPEED, name="DeepSpeed ZeRO-3", overlap_gradient_reduction=True, overlap_parameter_gather=True
@@ -181,9 +200,108 @@ TORCHTITAN = replace(
 TORCHTITAN_REPLICATED = replace(
     TORCHTITAN_DDP, name="torchtitan, replicated", precision="bf16", compiled=True, loss="torch"
 )
-# Its users set overlap_comm (docs/_pages/config-json.md); stage 3 gathers weights layer by layer.
-DEEPSPEED_BF16 = replace(DEEPSPEED, name="DeepSpeed in bf16", overlap_gradient_reduction=True, precision="bf16")
-DEEPSPEED_BF16_ZERO_3 = replace(DEEPSPEED_ZERO_3, name="DeepSpeed ZeRO-3 in bf16", precision="bf16")
+# Its users set overlap_comm (docs/_pages/config-json.md); stage 3 gathers weights layer by layer. The model is of the
+# hub: no kernel of it is fused.
+DEEPSPEED_BF16 = replace(
+    DEEPSPEED, name="DeepSpeed in bf16", overlap_gradient_reduction=True, precision="bf16", loss="torch"
+)
+DEEPSPEED_BF16_ZERO_3 = replace(DEEPSPEED_ZERO_3, name="DeepSpeed ZeRO-3 in bf16", precision="bf16", loss="torch")
+NEOX = replace(
+    GPT_NEOX,
+    name="GPT-NeoX",
+    source=f"{GPT_NEOX.source}; configs/*.yml: zero_optimization stage 1, reduce_scatter, fp16, rope_fusion off",
+    zero_stage=1,
+    overlap_gradient_reduction=False,  # the pipeline engine reduces when all micro-batches are through
+    overlap_parameter_gather=False,
+    gradient_reduction="reduce_scatter",
+    gradient_bucket_elements=DEEPSPEED.gradient_bucket_elements,
+    host_threads=1,
+    pinned_offload=False,
+)
+MEGATRON_DEEPSPEED = replace(
+    DEEPSPEED,
+    name="Megatron-DeepSpeed",
+    source="Megatron-DeepSpeed megatron/arguments.py: bias, dropout and GELU fused; deepspeed/runtime/pipe/engine.py",
+    fused_side_kernels=True,
+    precision="bf16",
+)
+# Trainer: weights in the precision of their files, in torch.autocast; kernels of the models in modeling_*.py, one
+# operation at a time; loss of fp32 logits; AdamW fused, PEFT's adapters in fp32.
+TRANSFORMERS = replace(
+    PYTORCH_DDP,
+    name="Hugging Face Transformers with DDP",
+    source=(
+        "transformers src/transformers/models/llama/modeling_llama.py (LlamaRMSNorm, apply_rotary_pos_emb, LlamaMLP), "
+        "loss/loss_utils.py (ForCausalLMLoss: logits.float()), trainer.py; torch/nn/parallel/distributed.py: "
+        "bucket_cap_mb=25; peft src/peft/tuners/tuners_utils.py (cast_adapter_dtype)"
+    ),
+    gradient_bucket_elements=25 * 2**20 // 2,
+    fp32_gradients=False,
+    precision="bf16",
+    loss="torch",
+    fp32_adapters=True,
+    host_threads=1,
+    pinned_offload=False,
+)
+# Accelerate widens the weights that train to fp32, and gathers and reduces in 16 bits.
+TRANSFORMERS_FSDP = replace(
+    FSDP2,
+    name="Hugging Face Transformers with FSDP",
+    source="accelerate src/accelerate/utils/dataclasses.py (set_mixed_precision), accelerator.py (prepare_model)",
+    fp32_parameters=True,
+    fp32_gradients=False,
+    precision="bf16",
+    loss="torch",
+    fp32_adapters=True,
+)
+# DeepSpeed's engine narrows the whole model, adapters too.
+TRANSFORMERS_DEEPSPEED = replace(DEEPSPEED_BF16, name="Hugging Face Transformers with DeepSpeed")
+# bf16-mixed: weights and gradients in fp32, narrowed by torch.autocast in every pass.
+LIGHTNING = replace(
+    PYTORCH_DDP,
+    name="Lightning with DDP",
+    source="lightning src/lightning/fabric/plugins/precision/amp.py (torch.autocast), fabric/strategies/ddp.py",
+    fp32_parameters=True,
+    precision="bf16",
+    loss="torch",
+)
+LIGHTNING_FSDP = replace(
+    TRANSFORMERS_FSDP,
+    name="Lightning with FSDP",
+    source="lightning src/lightning/fabric/plugins/precision/fsdp.py (mixed_precision_config)",
+    fp32_adapters=False,
+)
+LITGPT = replace(
+    LIGHTNING_FSDP,
+    name="LitGPT",
+    source="litgpt litgpt/pretrain.py: FSDPStrategy(auto_wrap_policy={Block}), torch.compile, bf16-mixed, fused AdamW",
+    compiled=True,
+)
+LLM_FOUNDRY = replace(
+    LIGHTNING_FSDP,
+    name="LLM Foundry on Composer",
+    source=(
+        "llm-foundry scripts/train/yamls/pretrain (FULL_SHARD, mixed_precision PURE), "
+        "llmfoundry/models/mpt/configuration_mpt.py (loss_fn fused_crossentropy)"
+    ),
+    loss="fused",
+)
+FMS_FSDP = replace(
+    LIGHTNING_FSDP,
+    name="fms-fsdp",
+    source="fms-fsdp fms_fsdp/policies/mixed_precision.py (bfSixteen), config/training.py (use_torch_compile)",
+    compiled=True,
+)
+INTERNEVO = FrameworkDefaults(
+    name="InternEvo",
+    source="InternEvo configs/7B_sft.py: zero1 size -1, overlap_sync_grad, overlap_sync_param off, reduce_bucket_size",
+    zero_stage=1,
+    overlap_gradient_reduction=True,
+    overlap_parameter_gather=False,
+    gradient_bucket_elements=512 * 2**20 // 2,
+    precision="bf16",
+    loss="torch",
+)
 PYTORCH = FrameworkDefaults(
     name="PyTorch", source="none: a program of one's own does what its configuration says, and nothing else"
 )
@@ -201,6 +319,17 @@ FRAMEWORKS = (
     TORCHTITAN_REPLICATED,
     DEEPSPEED_BF16,
     DEEPSPEED_BF16_ZERO_3,
+    NEOX,
+    MEGATRON_DEEPSPEED,
+    TRANSFORMERS,
+    TRANSFORMERS_FSDP,
+    TRANSFORMERS_DEEPSPEED,
+    LIGHTNING,
+    LIGHTNING_FSDP,
+    LITGPT,
+    LLM_FOUNDRY,
+    FMS_FSDP,
+    INTERNEVO,
     PYTORCH,
 )
 BY_FRAMEWORK = {
@@ -209,11 +338,23 @@ BY_FRAMEWORK = {
     Framework.NEMO: MEGATRON_LM_BF16,
     Framework.TORCHTITAN: TORCHTITAN,
     Framework.DEEPSPEED: DEEPSPEED_BF16,
+    Framework.GPT_NEOX: NEOX,
+    Framework.MEGATRON_DEEPSPEED: MEGATRON_DEEPSPEED,
+    Framework.TRANSFORMERS: TRANSFORMERS,
+    Framework.LIGHTNING: LIGHTNING,
+    Framework.LITGPT: LITGPT,
+    Framework.LLM_FOUNDRY: LLM_FOUNDRY,
+    Framework.FMS_FSDP: FMS_FSDP,
+    Framework.INTERNEVO: INTERNEVO,
 }
 # Of a ZeRO stage that the framework runs with another wrapper or other buckets.
 AT_ZERO_STAGE = {
     (Framework.TORCHTITAN, 0): TORCHTITAN_REPLICATED,
     (Framework.DEEPSPEED, 3): DEEPSPEED_BF16_ZERO_3,
+    (Framework.TRANSFORMERS, 1): TRANSFORMERS_DEEPSPEED,  # FSDP knows no such stage
+    (Framework.TRANSFORMERS, 2): TRANSFORMERS_DEEPSPEED,
+    (Framework.TRANSFORMERS, 3): TRANSFORMERS_FSDP,
+    (Framework.LIGHTNING, 3): LIGHTNING_FSDP,
 }
 
 

@@ -16,8 +16,9 @@ from predictor.core.transforms.expert_parallel import with_exchange
 from predictor.core.transforms.graphs import in_graphs
 from predictor.core.transforms.lora import AdapterSettings, with_adapters
 from predictor.core.transforms.low_precision import in_low_precision, with_attention_casts
+from predictor.core.transforms.quantized import with_quantized_base
 from predictor.core.transforms.recomputation import every_second_product, modules, selected, until_last_saved, whole
-from predictor.core.transforms.tensor_parallel import Sum, TensorParallel, with_sums
+from predictor.core.transforms.tensor_parallel import Sum, TensorParallel, sequence_copies, with_sums
 from predictor.core.workload.accumulation import sums_in_products
 from predictor.core.workload.attention_precision import attention_casts, core_kernel
 from predictor.core.workload.expert_exchange import gathered_sums
@@ -145,6 +146,8 @@ def kept_rows(run: TrainingRun, kind: LayerKind) -> list[Row]:
         rows = [row.accumulating() for row in rows]
     if run.lora is not None:
         rows = with_adapters(rows, run.lora, call, _adapter_settings(run, kind, call))
+        if run.lora.quantized_base:
+            rows = with_quantized_base(rows, call)
     return rows
 
 
@@ -160,7 +163,10 @@ def layer_rows(run: TrainingRun, kind: LayerKind, rows: list[Row] | None = None)
     rows = kept_rows(run, kind) if rows is None else rows
     if run.compiled:
         rows = [fused(row) for row in rows]
-    rows = with_sums(rows, call, _sums(run, kind), _tensor_parallel(run, kind))
+    sums, tensor_parallel = _sums(run, kind), _tensor_parallel(run, kind)
+    rows = with_sums(rows, call, sums, tensor_parallel)
+    if run.copies_split_tokens:
+        rows += sequence_copies(sums, call, tensor_parallel, layer_precision(run, kind) is not None)
     if kind.has_experts:
         rows = _with_exchange(run, call, rows)
     rows = _recomputed(run, kind, rows)

@@ -1,17 +1,20 @@
-"""Host memory: optimizer states that the CPU updates, and activations that travel there and back."""
+"""Host memory: optimizer states that the CPU updates, gradients and activations that travel there and back."""
 
 from __future__ import annotations
 
 from math import ceil
 from typing import NamedTuple
 
-from predictor.core.costs.host_adam import DEEPSPEED_ADAM, TORCH_ADAM
+from predictor.core.costs.host_adam import DEEPSPEED_ADAM, GRADIENT_SCALING, SCALAR_ADAM, TORCH_ADAM
+from predictor.core.costs.host_copy import PAGEABLE_COPY, PINNED_COPY
+from predictor.core.costs.operator import Operator
 from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.offload_modules import inputs_of_modules
+from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.software import ON_DEEPSPEED
+from predictor.core.workload.software import WITH_DEEPSPEED
 from predictor.core.workload.step_tasks import BlockMemory, HostUpdate
-from predictor.core.workload.tasks import FORWARD, TRAFFIC, Overlap, Part, PassTasks, Task, shaped_task
+from predictor.core.workload.tasks import FORWARD, TRAFFIC, Overlap, Part, PassTasks, Task
 from predictor.core.workload.transformer import LayerKind
 
 # Layers' activations on the GPU while backward passes run: those at work, and those that arrive meanwhile.
@@ -26,34 +29,68 @@ class Update(NamedTuple):
     on_host: HostUpdate | None
 
 
-def host_copy(name: str, size_bytes: float) -> list[Task]:
+def host_copy(name: str, size_bytes: float, pinned: bool = True) -> list[Task]:
     """Return a copy between host memory and the GPU, in either direction; none of nothing."""
     if size_bytes <= 0:
         return []
-    return [shaped_task("host_to_device", (ceil(size_bytes),), FORWARD)._replace(name=name, part=Part.HOST_LINK)]
+    copy = PINNED_COPY if pinned else PAGEABLE_COPY
+    return [Task(name, copy, FORWARD, (ceil(size_bytes),), 1.0, Part.HOST_LINK, 0)]
+
+
+def _adam(run: TrainingRun) -> Operator:
+    if run.framework not in WITH_DEEPSPEED:
+        return TORCH_ADAM
+    return DEEPSPEED_ADAM if run.host_simd else SCALAR_ADAM
 
 
 def update(run: TrainingRun, parameters: int) -> Update:
     """Return how a rank updates so many parameters, whose states may be in host memory in part.
 
-    DeepSpeed sends gradients as they are computed, others as the fp32 that the CPU adds to its states; weights come
-    back in the precision of the model. Source: Ren et al. 2021, arXiv:2101.06840, section 4; Megatron-LM
-    core/optimizer/cpu_offloading/hybrid_optimizer.py, whose CPU optimizer is PyTorch's (core/optimizer/__init__.py).
+    Gradients travel as the fp32 that the CPU adds to its states. Weights come back in the precision of the model, of
+    DeepSpeed in fp32, since it narrows them on the GPU; its gradients are unscaled on the CPU first.
+
+    Source: Ren et al. 2021, arXiv:2101.06840, section 4; DeepSpeed deepspeed/runtime/zero/stage_1_and_2.py, step and
+    async_inplace_copy_grad_to_fp32_buffer_from_gpu; Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py,
+    whose CPU optimizer is PyTorch's (core/optimizer/__init__.py).
     """
     moved = round(parameters * run.offload_optimizer)
     if not moved:
         return Update(parameters, None)
-    is_deepspeed = run.framework in ON_DEEPSPEED
-    adam = DEEPSPEED_ADAM if is_deepspeed else TORCH_ADAM
+    is_deepspeed, pinned = run.framework in WITH_DEEPSPEED, run.pinned_offload
+    operators = [GRADIENT_SCALING, _adam(run)] if is_deepspeed else [_adam(run)]
+    shape = (moved, run.host_threads or 0)
     return Update(
         parameters - moved,
         HostUpdate(
-            host_copy("gradients_to_host", moved * (run.element_bytes if is_deepspeed else FP32_BYTES)),
-            [Task(adam.name, adam, FORWARD, (moved,), 1.0, Part.OPTIMIZER, 0)],
-            host_copy("weights_from_host", moved * run.element_bytes),
+            host_copy("gradients_to_host", moved * FP32_BYTES, pinned),
+            [Task(operator.name, operator, FORWARD, shape, 1.0, Part.OPTIMIZER, 0) for operator in operators],
+            host_copy("weights_from_host", moved * (FP32_BYTES if is_deepspeed else run.element_bytes), pinned),
             run.overlap_optimizer_offload,
         ),
     )
+
+
+def with_host_gradients(run: TrainingRun, parameters: RankParameters, backward: PassTasks) -> PassTasks:
+    """Return a backward pass with what travels of sums of gradients that DeepSpeed keeps in host memory.
+
+    Every micro-batch's share is added to the sum of those before it, which travels to the GPU, and back but for the
+    last, whose sum the update sends. Copies of pinned memory run beside the pass; others block the host.
+
+    Source: DeepSpeed deepspeed/runtime/zero/stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu; stage3.py,
+    partition_grads.
+    """
+    is_kept = run.offload_optimizer and run.framework in WITH_DEEPSPEED and run.zero_stage >= 2
+    further = 1.0 - 1.0 / run.num_micro_batches
+    if not (is_kept and further):
+        return backward
+    held = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
+    moved = held * run.offload_optimizer * run.element_bytes * further
+    copies = [
+        copy
+        for name in ("gradients_from_host", "gradients_to_host")
+        for copy in host_copy(name, moved, run.pinned_offload)
+    ]
+    return _beside(backward, copies) if run.pinned_offload else PassTasks(backward.tasks + copies, backward.overlaps)
 
 
 def offloaded_share(run: TrainingRun, layers: int) -> float:

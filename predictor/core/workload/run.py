@@ -88,6 +88,9 @@ class TrainingRun:
         framework: software that trains; None: not said.
         offload_optimizer: share of the optimizer's states in host memory, updated there.
         overlap_optimizer_offload: gradients and weights travel beside that update.
+        host_threads: of a rank's update; None: as many as stream its share of the host's memory.
+        host_simd: that update computes with vectors.
+        pinned_offload: host memory of offloaded states is pinned.
         offload_modules: whose inputs travel to host memory and back, in every layer.
         offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
         lora: adapters that train while the model's own weights do not; None: all weights train.
@@ -145,6 +148,9 @@ class TrainingRun:
     overlap_optimizer_offload: bool = False
     offload_activation_layers: int = 0
     offload_modules: tuple[OffloadModule, ...] = ()
+    host_threads: int | None = None
+    host_simd: bool = True
+    pinned_offload: bool = True
     lora: Lora | None = None
 
     @lazy
@@ -169,6 +175,15 @@ class TrainingRun:
         layout = self.layout
         holding = layout.expert_parallel_size * layout.expert_split
         return max(1, self.zero_ranks * layout.tensor_parallel_size // holding)
+
+    @property
+    def copies_split_tokens(self) -> bool:
+        """Return whether what ranks gather and scatter of split tokens is copied: DTensor splits the second dimension.
+
+        Asynchronous tensor parallelism (overlap_linear_traffic) writes shards where they belong.
+        """
+        is_dtensor = self.framework is Framework.TORCHTITAN and self.sequence_parallel
+        return is_dtensor and self.micro_batch_size > 1 and not self.overlap_linear_traffic
 
     def call(self) -> LayerCall:
         """Return the sizes that operators see for one micro-batch on one rank."""

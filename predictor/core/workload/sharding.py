@@ -20,7 +20,7 @@ from predictor.core.workload.low_precision import gather_bytes
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
-from predictor.core.workload.software import ON_FSDP1
+from predictor.core.workload.software import ON_FSDP1, WITH_DEEPSPEED
 from predictor.core.workload.tasks import (
     TRAFFIC,
     Overlap,
@@ -72,10 +72,19 @@ def groups_of(run: TrainingRun, parameters: RankParameters) -> list[Groups]:
     return groups
 
 
+def reduces_in_buckets(run: TrainingRun) -> bool:
+    """Return whether DeepSpeed's stages 1 and 2 reduce gradients: buckets of all owners, summed on every rank.
+
+    What is called reduce_scatter there sends what an all-reduce does, and a rank keeps its share of the result.
+    Source: DeepSpeed runtime/zero/stage_1_and_2.py, allreduce_and_scatter (use_multi_rank_bucket_allreduce, on).
+    """
+    return run.framework in WITH_DEEPSPEED and run.zero_stage in (1, 2)
+
+
 def _reduce(run: TrainingRun, elements: int, group: Groups, times: float = 1) -> list[Task]:
     """Return the reduction of so many gradients in one collective, and over the groups that hold the same share."""
     size_bytes = elements * run.gradient_bytes
-    if not run.scatters_gradients:
+    if not run.scatters_gradients or reduces_in_buckets(run):
         everyone = _everyone(run, group)
         return collective_task("all_reduce", size_bytes, everyone, Part.DATA_PARALLEL, times)
     share = size_bytes / group.sharing.ranks
@@ -155,8 +164,10 @@ def scatter_tasks(run: TrainingRun, parameters: RankParameters) -> list[Task]:
 
 def gradient_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the copy of a unit's gradients into the buffer that is scattered, in the precision of the reduction."""
-    size_bytes = parameters.total * (run.element_bytes + run.gradient_bytes)
-    return _streams("gradient_copies", size_bytes, run)
+    each = run.element_bytes + run.gradient_bytes
+    if reduces_in_buckets(run):
+        each = BUCKET_PASSES * run.gradient_bytes
+    return _streams("gradient_copies", parameters.total * each, run)
 
 
 def _streams(name: str, size_bytes: float, run: TrainingRun) -> list[Task]:

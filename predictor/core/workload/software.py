@@ -12,6 +12,8 @@ class Framework(StrEnum):
     FMS_FSDP = "fms-fsdp"
     GPT_NEOX = "gpt-neox"
     INTERNEVO = "internevo"
+    LIGHTNING = "lightning"
+    LITGPT = "litgpt"
     LLM_FOUNDRY = "llm-foundry"
     MEGATRON_BRIDGE = "megatron-bridge"
     MEGATRON_DEEPSPEED = "megatron-deepspeed"
@@ -19,9 +21,22 @@ class Framework(StrEnum):
     NEMO = "nemo"
     PYTORCH = "pytorch"
     TORCHTITAN = "torchtitan"
+    TRANSFORMERS = "transformers"
 
 
-# fms-fsdp and Composer, llm-foundry's trainer, wrap models in torch's FullyShardedDataParallel (FSDP1).
-ON_FSDP1 = frozenset({Framework.FMS_FSDP, Framework.LLM_FOUNDRY})
+# Other names of users for the software that runs: tools on top of it, and its parts.
+ALIASES = {
+    "megatron": Framework.MEGATRON_LM,  # as search's --framework spells it
+    "composer": Framework.LLM_FOUNDRY,
+    "pytorch-lightning": Framework.LIGHTNING,
+    **dict.fromkeys(("accelerate", "axolotl", "huggingface", "llama-factory", "peft", "trl"), Framework.TRANSFORMERS),
+}
+# They wrap models in torch's FullyShardedDataParallel (FSDP1): Composer is llm-foundry's trainer, accelerate (its
+# fsdp_version 1) that of transformers.
+ON_FSDP1 = frozenset(
+    {Framework.FMS_FSDP, Framework.LIGHTNING, Framework.LITGPT, Framework.LLM_FOUNDRY, Framework.TRANSFORMERS}
+)
 # They train with DeepSpeed's engine.
 ON_DEEPSPEED = frozenset({Framework.DEEPSPEED, Framework.GPT_NEOX, Framework.MEGATRON_DEEPSPEED})
+# transformers does where states are shared out below stage 3, which FSDP does not know, or updated by the CPU.
+WITH_DEEPSPEED = ON_DEEPSPEED | {Framework.TRANSFORMERS}

@@ -11,7 +11,7 @@ from predictor.core.workload.accumulation import accumulation_tasks
 from predictor.core.workload.edges import edge_block, message_tasks
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.low_precision_memory import cast_weights
-from predictor.core.workload.offload import offloaded_share, with_offloading
+from predictor.core.workload.offload import offloaded_share, with_host_gradients, with_offloading
 from predictor.core.workload.pipeline import pipeline
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
@@ -83,6 +83,7 @@ def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False, offlo
     added = share_of(accumulation, 1.0 - 1.0 / run.num_micro_batches)
     passes = Passes(forward, recompute, PassTasks(tasks + added, overlaps))
     forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
+    backward = with_host_gradients(run, run.layer_parameters(kind), backward)
     forward, backward, memory = with_offloading(run, kind, forward, backward, layer_memory(run, kind), offloaded)
     splits = SCHEDULES[run.schedule].splits_backward
     return BlockTasks(

@@ -78,10 +78,10 @@ def from_mapping(
     if any(str(name).lower() in FP32 for name in gradients):
         parallelism["fp32_gradients"] = True
     _rest(fields, sections, notes)
-    derived: dict[str, Callable[[dict[str, Any]], Any]] = {}
+    derived: dict[str, Callable[[dict[str, Any]], Any]] = {"training.framework": lambda _: FAMILY}
     if BUCKET in auto and parallelism.get("zero_stage"):
         parallelism.pop("gradient_bucket_elements", None)
-        derived = {"parallelism.gradient_bucket_elements": hidden_size_squared}
+        derived["parallelism.gradient_bucket_elements"] = hidden_size_squared
     return Read({"parallelism": parallelism, "training": keys}, tuple(notes), FORMAT, unsaid, derived)
 
 
@@ -227,10 +227,11 @@ def _offloading(zero: Fields, notes: list[str]) -> dict[str, Any]:
     if device == "none" or not share:
         return {}
     notes.append(
-        f"{zero.where}: the CPU updates {share:.0%} of the optimizer's states; gradients are predicted to travel once "
-        "a step, DeepSpeed adds those of every micro-batch in host memory"
+        f"{zero.where}: the CPU updates {share:.0%} of the optimizer's states, on one thread a rank as launchers set "
+        "(OMP_NUM_THREADS); --set host_threads=N says otherwise"
     )
-    return {"offload_optimizer": share, "overlap_optimizer_offload": True, "framework": FAMILY}
+    pinned = held.switch("pin_memory")
+    return {"offload_optimizer": share, "host_threads": 1, "pinned_offload": pinned, "framework": FAMILY}
 
 
 def _model_ranks(sections: dict[str, Fields]) -> dict[str, Any]:

@@ -155,7 +155,8 @@ def _adapters(model: Fields) -> dict[str, Any]:
     if not isinstance(named, list) or not named or not set(named) <= TARGETS.keys():
         raise peft.error("target_modules", f"expected a list of {', '.join(TARGETS)}")
     targets = [target for name, target in TARGETS.items() if name in named]
-    return {"lora": {"rank": peft.whole("r", 8), "targets": targets}}
+    dropout = peft.real("lora_dropout", 0.0)
+    return {"lora": {"rank": peft.whole("r", 8), "targets": targets} | ({"dropout": dropout} if dropout else {})}
 
 
 def _fsdp(section: Fields, training: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ RENAMED = {
     "pad-vocab-size-to": "padded-vocab-size",
     "topk": "moe-router-topk",
 }
-OFFLOADED = ("offload_optimizer", "overlap_optimizer_offload")
+OFFLOADED = ("offload_optimizer", "host_threads", "pinned_offload")
 FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
 PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True}
 

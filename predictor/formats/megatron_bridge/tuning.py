@@ -91,7 +91,12 @@ def fine_tuning(fields: dict[str, Any], model: dict[str, Any], where: str, notes
             f"{where}: peft has target_modules {unknown or named} and dim {rank}; expected a number, and of "
             f"{', '.join(TARGETS)}"
         )
-    switches = {ours: peft.fields[key] for key, ours in SWITCHES.items() if isinstance(peft.fields.get(key), bool)}
+    switches: dict[str, Any] = {
+        ours: peft.fields[key] for key, ours in SWITCHES.items() if isinstance(peft.fields.get(key), bool)
+    }
+    dropout = peft.fields.get("dropout")
+    if isinstance(dropout, int | float) and dropout > 0:
+        switches["dropout"] = float(dropout)
     found = _present([TARGETS[name] for name in named], model)
     if len(found) < len(named):
         absent = ", ".join(name for name in named if TARGETS[name] not in found)

@@ -127,3 +127,16 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         found(tmp_path, content)
     assert str(caught.value).startswith("3 problems:")
+
+
+def test_the_stack_that_runs_is_named(tmp_path: Path) -> None:
+    of_fsdp = found(tmp_path, FSDP).content
+    assert of_fsdp["training"]["framework"] == "transformers"
+    assert of_fsdp["model"] == {"loss": "torch"}  # of logits in fp32, by torch.nn.functional.cross_entropy
+    replicas = {"distributed_type": "MULTI_GPU", "mixed_precision": "bf16", "num_processes": 8}
+    content = found(tmp_path, replicas).content
+    assert content["training"]["framework"] == "transformers"
+    assert content["parallelism"]["gradient_bucket_elements"] == 25 * 2**20 // 4
+    sharded = {"distributed_type": "DEEPSPEED", "num_processes": 8, "deepspeed_config": {"zero_stage": 2}}
+    read = found(tmp_path, {**sharded, "mixed_precision": "bf16"})
+    assert read.with_derived(read.content)["training"]["framework"] == "deepspeed"

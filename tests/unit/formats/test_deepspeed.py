@@ -146,6 +146,7 @@ def test_optimizer_on_the_host(zero: dict[str, Any], share: float | None, tmp_pa
     training = read_one.content["training"]
     assert training.get("offload_optimizer") == share
     assert training.get("framework") == (None if share is None else "deepspeed")  # whose Adam runs on the CPU
+    assert training.get("pinned_offload") == (None if share is None else "pin_memory" in str(zero))
     assert any("the CPU updates" in note for note in read_one.notes) is (share is not None)
 
 

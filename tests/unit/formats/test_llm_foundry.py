@@ -86,11 +86,20 @@ def test_parameters_of_mpt_7b(tmp_path: Path) -> None:
 
 
 def test_model_of_the_hub(tmp_path: Path) -> None:
-    peft = {"r": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"], "peft_type": "LORA"}
+    peft = {
+        "r": 16,
+        "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"],
+        "peft_type": "LORA",
+        "lora_dropout": 0.05,
+    }
     model = {"name": "hf_causal_lm", "pretrained_model_name_or_path": "${variables.hub}", "peft_config": peft}
     read = found(tmp_path, {"model": dict.fromkeys(BASE["model"]) | model})
     assert read.content["model"]["preset"] == "llama3.1-8b"
-    assert read.content["training"]["lora"] == {"rank": 16, "targets": ["q", "k", "v", "attention_output"]}
+    assert read.content["training"]["lora"] == {
+        "rank": 16,
+        "targets": ["q", "k", "v", "attention_output"],
+        "dropout": 0.05,
+    }
     other = model | {"pretrained_model_name_or_path": "someone/else"}
     read = found(tmp_path, {"model": dict.fromkeys(BASE["model"]) | other})
     assert "someone/else" in read.unsaid["model.num_layers"]

@@ -41,7 +41,7 @@ def test_defaults_are_a_configuration(framework: FrameworkDefaults) -> None:
 
 def test_every_field_is_a_key_of_some_section() -> None:
     listed = {key for keys in SECTIONS.values() for key in keys}
-    of_value = {"name", "source", "fused_rms_norm", "bucket_elements_per_replica"}
+    of_value = {"name", "source", "fused_rms_norm", "bucket_elements_per_replica", "fp32_adapters"}
     assert {field.name for field in fields(FrameworkDefaults)} - of_value == listed - {"normalization"}
     assert len({framework.name for framework in FRAMEWORKS}) == len(FRAMEWORKS)
 
