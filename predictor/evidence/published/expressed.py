@@ -13,7 +13,12 @@ from predictor.evidence.published.row import Row, UnexpressedError
 
 BY_NEMO = "CONVERT:nemo"
 # The framework of configurations that name none, by a word of the column « framework »; plain PyTorch otherwise.
-FRAMEWORKS = {"deepspeed": "deepspeed", "megatron-lm": "megatron-lm", "torchtitan": "torchtitan"}
+FRAMEWORKS = {
+    "deepspeed": "deepspeed",
+    "hf trainer": "transformers",
+    "megatron-lm": "megatron-lm",
+    "torchtitan": "torchtitan",
+}
 
 
 def is_expressed(row: Row) -> bool:

@@ -40,7 +40,8 @@ def test_arguments_that_are_not_read_are_counted_with_the_readers_reason(given: 
 
 def test_a_row_that_brings_its_configuration_is_taken_at_its_word() -> None:
     step = step_of("fresh_trainer", framework="HF Trainer + none")
-    assert step.config["training"]["framework"] == "pytorch"
+    assert step.config["training"]["framework"] == "transformers"
+    assert step_of("fresh_trainer", framework="a loop of one's own").config["training"]["framework"] == "pytorch"
     assert step.config["model"]["hidden_size"] == 4096
     assert step_of("fresh_trainer", framework="DeepSpeed 0.14").config["training"]["framework"] == "deepspeed"
     assert step.groups == ("trainer, LoRA, bf16", "Users' own runs")
@@ -78,6 +79,7 @@ def test_training_runs_are_told_from_benchmarks() -> None:
     ordinary = {group for group in OF_FAMILY if step_of(group).ordinary}
     assert ordinary == {
         "bloom_prequel",
+        "mcore_ci_small",
         "mcore_golden",
         "fresh_mbridge_cards",
         "fresh_trainer",
@@ -117,3 +119,17 @@ def test_degrees_of_a_card_are_those_of_its_command_before_those_of_its_recipe()
 def test_cards_that_contradict_themselves_are_counted(cells: dict[str, str], reason: str) -> None:
     with pytest.raises(UnexpressedError, match=reason):
         step_of("fresh_mbridge_cards", **cells)
+
+
+def test_flags_of_a_test_without_all_arguments_are_those_of_its_notes() -> None:
+    cells = {"gpu": "H100-SXM5-80GB", "model": "gpt/made_up", "moe_experts": "", "attention": "unfused", "tp": "2"}
+    row = {**cells, "dp": "8", "recompute": "none", "zero_fsdp": "", "precision": "bf16"}
+    notes = "made up; flags: use-distributed-optimizer overlap-grad-reduce no-gradient-accumulation-fusion; env A=1"
+    with_flags, without = (step_of("mcore_ci_small", **row, notes=given).config for given in (notes, ""))
+    keys = ("zero_stage", "overlap_gradient_reduction", "overlap_parameter_gather", "overlap_linear_traffic")
+    assert [with_flags["parallelism"][key] for key in keys] == [1, True, False, False]
+    assert [without["parallelism"][key] for key in keys] == [0, False, False, False]
+    fuses = [config["training"]["fused_gradient_accumulation"] for config in (with_flags, without)]
+    assert fuses == [False, True]
+    assert with_flags["model"]["attention"] == "fused_softmax"
+    assert with_flags["training"]["framework"] == "megatron-lm"
