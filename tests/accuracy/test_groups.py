@@ -105,7 +105,9 @@ def test_ranking(
     predicted: tuple[float, ...], measured: tuple[float, ...], tau: float, is_found: bool, regret: float
 ) -> None:
     found = ranking([Timed(*each) for each in zip(predicted, measured, strict=True)])
-    assert (found.tau, found.is_found, found.regret) == (pytest.approx(tau), is_found, pytest.approx(regret))
+    assert found.tau == pytest.approx(tau)
+    assert found.is_found is is_found
+    assert found.regret == pytest.approx(regret)
 
 
 def test_a_table_is_aligned_as_text() -> None:
