@@ -93,10 +93,13 @@ class DiscrepancyModel(BaseModel):
     new_generation: float = Field(gt=0, description="of a generation of GPUs without runs")
     sources: dict[str, float] = Field(description="between sources, by framework, and of any other")
     within: float = Field(gt=0, description="between runs of one source")
+    ordinary: float = Field(gt=0, description="both deviations of ordinary runs, over those of tuned ones")
     host: float = Field(ge=0, description="per share of a step that waits for the host: its processor is not known")
     operators: float = Field(ge=0, description="share of the variance of operators' own intervals that adds")
-    low: float = Field(lt=0, description="deviations below the mean, which 5 % of the left-out sources exceed")
-    high: float = Field(gt=0, description="the same above")
+    low: float = Field(
+        lt=0, description="lower end, in deviations, of the shortest interval that holds 90 % of left-out runs"
+    )
+    high: float = Field(gt=0, description="its upper end")
     runs: tuple[Runs, ...]
 
     @cached_property
@@ -121,9 +124,13 @@ class DiscrepancyModel(BaseModel):
             deviation**2 for word, deviation in new.items() if not any(name.startswith(word) for name in known)
         )
 
-    def between(self, framework: Framework | None) -> float:
+    def between(self, framework: Framework | None, terms: tuple[str, ...]) -> float:
         """Return the deviation between sources of a framework."""
-        return self.sources.get(str(framework), self.sources["other"])
+        return self.sources.get(str(framework), self.sources["other"]) * self.times(terms)
+
+    def times(self, terms: tuple[str, ...]) -> float:
+        """Return how far runs with these terms lie apart, over tuned ones."""
+        return self.ordinary if ORDINARY in terms else 1.0
 
     def closest(self, framework: Framework | None, ordinary: bool) -> Runs:
         """Return the runs of a framework under such conditions; of any framework where there are none."""
@@ -227,8 +234,8 @@ def deviation_of(
         host_share: of the step, in which it waits for the host.
         operators: deviation of the log of the step, of operators and machines.
     """
-    within = model.within**2 + (model.host * host_share) ** 2 + model.operators * operators**2
-    return sqrt(model.variance(terms) + model.between(framework) ** 2 + within)
+    within = (model.within * model.times(terms)) ** 2 + (model.host * host_share) ** 2 + model.operators * operators**2
+    return sqrt(model.variance(terms) + model.between(framework, terms) ** 2 + within)
 
 
 def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, operators: float) -> Discrepancy | None:
@@ -256,6 +263,6 @@ def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, op
         high_log=mean + max(model.high * deviation, RUN_NOISE),
         conditions=conditions,
         other_log_mean=model.mean(other),
-        systematic=sqrt(model.variance(terms) + model.between(run.framework) ** 2),
+        systematic=sqrt(model.variance(terms) + model.between(run.framework, terms) ** 2),
         runs=model.closest(run.framework, ordinary),
     )
