@@ -136,8 +136,12 @@ def test_the_table_of_the_documentation_is_the_code() -> None:
     head = f"| key | {' | '.join(f'`{name}`' for name in shown)} |"
     assert "\n".join([head, "|---|---|---|---|---|---|", *rows]) in text
     alike = (Framework.NEMO, Framework.MEGATRON_BRIDGE)
-    others = [(name, None) for name in Framework if name not in shown and name not in alike]
-    stages: list[tuple[Framework, int | None]] = [(Framework.TRANSFORMERS, 3), (Framework.LIGHTNING, 3)]
+    others: list[tuple[Framework, int | None]] = [
+        (name, None) for name in Framework if name not in shown and name not in alike
+    ]
+    stages: list[tuple[Framework, int | None]] = [
+        (name, stage) for name in (Framework.TRANSFORMERS, Framework.LIGHTNING) for stage in (2, 3)
+    ]
     rows = []
     for framework, stage in sorted([*others, *stages], key=lambda pair: (pair[0], pair[1] or 0)):
         defaults = defaults_of(framework, stage)

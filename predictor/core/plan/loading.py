@@ -208,7 +208,8 @@ def in_full(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], Taken 
     hardware = read_hardware(folder, read_manifest(folder)) if (folder / MANIFEST).is_file() else None
     moves_traffic = hardware is not None and hardware.links.engine == "processor"
     framework = Framework.PYTORCH if moves_traffic else Framework.MEGATRON_LM
-    return with_software(content, framework, precision, hardware and hardware.gpu.matrix_instruction)
+    instruction = None if hardware is None else hardware.gpu.matrix_instruction
+    return with_software(content, framework, precision, instruction)
 
 
 @lru_cache(maxsize=32)

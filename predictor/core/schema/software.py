@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import framework_named, section_of
 from predictor.core.workload.frameworks import SECTIONS, defaults_of
-from predictor.core.workload.software import Framework
+from predictor.core.workload.software import MAY_TAKE_DEEPSPEED, Framework
 from predictor.core.workload.switches import Attention, Loss, Positions
 
 PRECISION = "precision"
@@ -91,7 +91,7 @@ def _switches(
     """Return the keys of a framework for the sections of a configuration, those that it cannot take left out."""
     model, layout = sections["model"], sections["parallelism"]
     stage, adapts = layout.get("zero_stage"), sections["training"].get("lora") is not None
-    if framework is Framework.TRANSFORMERS and sections["training"].get("offload_optimizer"):
+    if framework in MAY_TAKE_DEEPSPEED and sections["training"].get("offload_optimizer"):
         framework = Framework.DEEPSPEED  # FSDP's own offloading is not modelled
     defaults = defaults_of(framework, stage)
     usual = {name: defaults.section(name, normalization="rms_norm") for name in SECTIONS}

@@ -302,6 +302,12 @@ LIGHTNING_FSDP = replace(
     source="lightning src/lightning/fabric/plugins/precision/fsdp.py (mixed_precision_config)",
     fp32_adapters=False,
 )
+LIGHTNING_DEEPSPEED = replace(
+    DEEPSPEED_BF16,
+    name="Lightning with DeepSpeed",
+    source="lightning src/lightning/fabric/strategies/deepspeed.py: overlap_comm, allgather and reduce buckets of 2e8",
+    gradient_bucket_elements=200_000_000,
+)
 LITGPT = replace(
     LIGHTNING_FSDP,
     name="LitGPT",
@@ -337,33 +343,6 @@ INTERNEVO = FrameworkDefaults(
 PYTORCH = FrameworkDefaults(
     name="PyTorch", source="none: a program of one's own does what its configuration says, and nothing else"
 )
-FRAMEWORKS = (
-    GPT_NEOX,
-    DEEPSPEED,
-    DEEPSPEED_ZERO_3,
-    MEGATRON_LM,
-    MEGATRON_LM_BF16,
-    FSDP2,
-    TORCHTITAN_FSDP2,
-    TORCHTITAN_DDP,
-    PYTORCH_DDP,
-    TORCHTITAN,
-    TORCHTITAN_REPLICATED,
-    DEEPSPEED_BF16,
-    DEEPSPEED_BF16_ZERO_3,
-    NEOX,
-    MEGATRON_DEEPSPEED,
-    TRANSFORMERS,
-    TRANSFORMERS_FSDP,
-    TRANSFORMERS_DEEPSPEED,
-    LIGHTNING,
-    LIGHTNING_FSDP,
-    LITGPT,
-    LLM_FOUNDRY,
-    FMS_FSDP,
-    INTERNEVO,
-    PYTORCH,
-)
 BY_FRAMEWORK = {
     Framework.MEGATRON_LM: MEGATRON_LM_BF16,
     Framework.MEGATRON_BRIDGE: MEGATRON_LM_BF16,
@@ -386,6 +365,8 @@ AT_ZERO_STAGE = {
     (Framework.TRANSFORMERS, 1): TRANSFORMERS_DEEPSPEED,  # FSDP knows no such stage
     (Framework.TRANSFORMERS, 2): TRANSFORMERS_DEEPSPEED,
     (Framework.TRANSFORMERS, 3): TRANSFORMERS_FSDP,
+    (Framework.LIGHTNING, 1): LIGHTNING_DEEPSPEED,
+    (Framework.LIGHTNING, 2): LIGHTNING_DEEPSPEED,
     (Framework.LIGHTNING, 3): LIGHTNING_FSDP,
 }
 
