@@ -136,8 +136,12 @@ def test_the_table_of_the_documentation_is_the_code() -> None:
     head = f"| key | {' | '.join(f'`{name}`' for name in shown)} |"
     assert "\n".join([head, "|---|---|---|---|---|---|", *rows]) in text
     alike = (Framework.NEMO, Framework.MEGATRON_BRIDGE)
-    others = [(name, None) for name in Framework if name not in shown and name not in alike]
-    stages: list[tuple[Framework, int | None]] = [(Framework.TRANSFORMERS, 3), (Framework.LIGHTNING, 3)]
+    others: list[tuple[Framework, int | None]] = [
+        (name, None) for name in Framework if name not in shown and name not in alike
+    ]
+    stages: list[tuple[Framework, int | None]] = [
+        (name, stage) for name in (Framework.TRANSFORMERS, Framework.LIGHTNING) for stage in (2, 3)
+    ]
     rows = []
     for framework, stage in sorted([*others, *stages], key=lambda pair: (pair[0], pair[1] or 0)):
         defaults = defaults_of(framework, stage)
@@ -148,3 +152,29 @@ def test_the_table_of_the_documentation_is_the_code() -> None:
         where = f"`{framework}`" + (f", `zero_stage: {stage}`" if stage else "")
         rows.append(f"| {where} | {', '.join(said)} |")
     assert "\n".join(["| framework | other than `pytorch` |", "|---|---|", *rows]) in text
+
+
+@pytest.mark.parametrize(
+    ("framework", "system", "attention", "kernel"),
+    [
+        ("transformers", "H100", "flash", "flash_2"),
+        ("torchtitan", "H200", "flash", "flash_2"),
+        ("deepspeed", "H100", "flash", "flash_2"),
+        ("megatron-lm", "H100", "flash", None),  # Transformer Engine's, which the tables measured the like of
+        ("transformers", "A100_SXM", "flash", None),  # whose own is FlashAttention 2
+        ("torchtitan", "B200", "flash", None),  # cuDNN's
+        ("transformers", "H100", "unfused", None),
+    ],
+)
+def test_on_hopper_the_framework_decides_the_kernel_of_attention(
+    framework: str, system: str, attention: str, kernel: str | None
+) -> None:
+    content: dict[str, Any] = {
+        "system": system,
+        "model": {"preset": "llama3-8b", "attention": attention},
+        "parallelism": {"data_parallel_size": 8, "zero_stage": 3 if framework != "megatron-lm" else 1},
+        "training": {**TOKENS, "framework": framework},
+    }
+    assert predict(content).run.attention_kernel == kernel
+    left_out = {**content, "training": {**TOKENS, "framework": framework, "attention_kernel": None}}
+    assert predict(left_out).run.attention_kernel is None

@@ -205,10 +205,11 @@ def in_full(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], Taken 
     said = content.get("training")
     tf32 = isinstance(said, dict) and said.get("tf32") is True
     precision = "fp32" if tf32 else _answered_precision(folder)
-    moves_traffic = (folder / MANIFEST).is_file() and (
-        read_hardware(folder, read_manifest(folder)).links.engine == "processor"
-    )
-    return with_software(content, Framework.PYTORCH if moves_traffic else Framework.MEGATRON_LM, precision)
+    hardware = read_hardware(folder, read_manifest(folder)) if (folder / MANIFEST).is_file() else None
+    moves_traffic = hardware is not None and hardware.links.engine == "processor"
+    framework = Framework.PYTORCH if moves_traffic else Framework.MEGATRON_LM
+    instruction = None if hardware is None else hardware.gpu.matrix_instruction
+    return with_software(content, framework, precision, instruction)
 
 
 @lru_cache(maxsize=32)

@@ -12,12 +12,14 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import framework_named, section_of
 from predictor.core.workload.frameworks import SECTIONS, defaults_of
 from predictor.core.workload.run_choices import Conditions
-from predictor.core.workload.software import Framework
-from predictor.core.workload.switches import Loss, Positions
+from predictor.core.workload.software import MAY_TAKE_DEEPSPEED, Framework
+from predictor.core.workload.switches import Attention, Loss, Positions
 
 PRECISION = "precision"
 ROTARY = Positions.ROTARY.value
 ORDINARY = Conditions.ORDINARY.value  # a framework that is only supposed has not been tuned
+FLASH = Attention.FLASH.value
+WGMMA = "wgmma"  # of Hopper, whose libraries differ in their kernels of attention
 LOSS_OF_WHOLE_LOGITS = Loss.TORCH.value  # of logits that tensor-parallel ranks do not split
 # Of the documented interface and of records, which come from a time when a configuration that said none meant it.
 FORMER_PRECISION = "fp16"
@@ -60,8 +62,13 @@ PLAIN: dict[str, dict[str, Any]] = {
 
 
 def said_in_full(content: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration, its preset expanded, that leaves no switch to a default: all unsaid ones are off."""
+    """Return a configuration, its preset expanded, that leaves no switch to a default: all unsaid ones are off.
+
+    Which attention runs follows from the software that it names, and from the GPU.
+    """
     sections = {name: merged(keys, content.get(name) or {}) for name, keys in PLAIN.items()}
+    if "attention_kernel" not in (content.get("training") or {}):
+        del sections["training"]["attention_kernel"]
     if "model" not in content:
         del sections["model"]
     return {**content, **sections}
@@ -80,14 +87,19 @@ def _framework(value: object) -> Framework | None:
         return None
 
 
-def _switches(framework: Framework, sections: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def _switches(
+    framework: Framework, sections: dict[str, dict[str, Any]], instruction: str | None
+) -> dict[str, dict[str, Any]]:
     """Return the keys of a framework for the sections of a configuration, those that it cannot take left out."""
     model, layout = sections["model"], sections["parallelism"]
     stage, adapts = layout.get("zero_stage"), sections["training"].get("lora") is not None
-    if framework is Framework.TRANSFORMERS and sections["training"].get("offload_optimizer"):
+    if framework in MAY_TAKE_DEEPSPEED and sections["training"].get("offload_optimizer"):
         framework = Framework.DEEPSPEED  # FSDP's own offloading is not modelled
     defaults = defaults_of(framework, stage)
     usual = {name: defaults.section(name, normalization="rms_norm") for name in SECTIONS}
+    has_own = instruction == WGMMA and model.get("attention", FLASH) == FLASH and not model.get("latent_attention")
+    if not has_own:  # elsewhere all libraries run the kernel that a system has
+        usual["training"].pop("attention_kernel", None)
     if framework is Framework.PYTORCH:
         usual = {name: dict(keys) for name, keys in PLAIN.items()}
     if not model.get("rotary_fraction", 1.0) or model.get("positions", ROTARY) != ROTARY:
@@ -104,13 +116,16 @@ def _switches(framework: Framework, sections: dict[str, dict[str, Any]]) -> dict
     return usual
 
 
-def with_software(content: dict[str, Any], default: Framework, precision: str) -> tuple[dict[str, Any], Taken | None]:
+def with_software(
+    content: dict[str, Any], default: Framework, precision: str, instruction: str | None = None
+) -> tuple[dict[str, Any], Taken | None]:
     """Return a configuration with the switches of its framework where it says none, and which those are.
 
     Args:
         content: in its full form, its files and its preset taken in.
         default: framework of a configuration that names none.
         precision: of a framework that does not decide it, or of one whose own the system does not answer in.
+        instruction: matrix instruction of the system's GPU, where it is known.
     """
     given = {name: content.get(name) for name in SECTIONS}
     given |= {name: {} for name in ("parallelism", "training") if name not in content}
@@ -119,7 +134,7 @@ def with_software(content: dict[str, Any], default: Framework, precision: str) -
     framework = default if named is None else _framework(named)
     if framework is None or len(sections) < len(SECTIONS):
         return content, None  # validation says why
-    usual = _switches(framework, sections)
+    usual = _switches(framework, sections, instruction)
     usual["training"][PRECISION] = precision
     if named is None:
         usual["training"]["conditions"] = ORDINARY

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.run_choices import AttentionKernel, Recompute
 from predictor.core.workload.software import Framework
 
 SECTIONS = {
@@ -35,6 +35,7 @@ SECTIONS = {
         "synchronize_each_layer",
         "fused_gradient_accumulation",
         "compiled",
+        "attention_kernel",
         "host_threads",
         "pinned_offload",
     ),
@@ -77,6 +78,7 @@ class FrameworkDefaults:
     fused_gradient_accumulation: bool | None = None
     compiled: bool | None = None
     loss: str | None = None
+    attention_kernel: AttentionKernel | None = None
     host_threads: int | None = None
     pinned_offload: bool | None = None
     fp32_adapters: bool = False
@@ -164,6 +166,9 @@ MEGATRON_LM_BF16 = replace(
     fused_gradient_accumulation=True,
     loss="fused_native",
 )
+# flash-attn, and torch's scaled_dot_product_attention without a mask; on Hopper NVIDIA's libraries have others.
+# Source: PyTorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
+TORCH_ATTENTION = AttentionKernel.FLASH_2
 FSDP2 = FrameworkDefaults(
     name="PyTorch FSDP2",
     source="torch/distributed/fsdp/_fully_shard: fully_shard(reshard_after_forward=True), prefetch of one layer",
@@ -195,17 +200,39 @@ PYTORCH_DDP = replace(
 )
 # torchtitan compiles, and its FSDP2 shards the optimizer's own fp32 weights.
 TORCHTITAN = replace(
-    TORCHTITAN_FSDP2, name="torchtitan", fp32_parameters=True, precision="bf16", compiled=True, loss="torch"
+    TORCHTITAN_FSDP2,
+    name="torchtitan",
+    fp32_parameters=True,
+    precision="bf16",
+    compiled=True,
+    loss="torch",
+    attention_kernel=TORCH_ATTENTION,
 )
 TORCHTITAN_REPLICATED = replace(
-    TORCHTITAN_DDP, name="torchtitan, replicated", precision="bf16", compiled=True, loss="torch"
+    TORCHTITAN_DDP,
+    name="torchtitan, replicated",
+    precision="bf16",
+    compiled=True,
+    loss="torch",
+    attention_kernel=TORCH_ATTENTION,
 )
 # Its users set overlap_comm (docs/_pages/config-json.md); stage 3 gathers weights layer by layer. The model is of the
 # hub: no kernel of it is fused.
 DEEPSPEED_BF16 = replace(
-    DEEPSPEED, name="DeepSpeed in bf16", overlap_gradient_reduction=True, precision="bf16", loss="torch"
+    DEEPSPEED,
+    name="DeepSpeed in bf16",
+    overlap_gradient_reduction=True,
+    precision="bf16",
+    loss="torch",
+    attention_kernel=TORCH_ATTENTION,
 )
-DEEPSPEED_BF16_ZERO_3 = replace(DEEPSPEED_ZERO_3, name="DeepSpeed ZeRO-3 in bf16", precision="bf16", loss="torch")
+DEEPSPEED_BF16_ZERO_3 = replace(
+    DEEPSPEED_ZERO_3,
+    name="DeepSpeed ZeRO-3 in bf16",
+    precision="bf16",
+    loss="torch",
+    attention_kernel=TORCH_ATTENTION,
+)
 NEOX = replace(
     GPT_NEOX,
     name="GPT-NeoX",
@@ -217,6 +244,7 @@ NEOX = replace(
     gradient_bucket_elements=DEEPSPEED.gradient_bucket_elements,
     host_threads=1,
     pinned_offload=False,
+    attention_kernel=TORCH_ATTENTION,
 )
 MEGATRON_DEEPSPEED = replace(
     DEEPSPEED,
@@ -224,9 +252,9 @@ MEGATRON_DEEPSPEED = replace(
     source="Megatron-DeepSpeed megatron/arguments.py: bias, dropout and GELU fused; deepspeed/runtime/pipe/engine.py",
     fused_side_kernels=True,
     precision="bf16",
+    attention_kernel=TORCH_ATTENTION,
 )
-# Trainer: weights in the precision of their files, in torch.autocast; kernels of the models in modeling_*.py, one
-# operation at a time; loss of fp32 logits; AdamW fused, PEFT's adapters in fp32.
+# Trainer: weights in their files' precision under torch.autocast, models' kernels one operation at a time, fused AdamW.
 TRANSFORMERS = replace(
     PYTORCH_DDP,
     name="Hugging Face Transformers with DDP",
@@ -239,6 +267,7 @@ TRANSFORMERS = replace(
     fp32_gradients=False,
     precision="bf16",
     loss="torch",
+    attention_kernel=TORCH_ATTENTION,
     fp32_adapters=True,
     host_threads=1,
     pinned_offload=False,
@@ -252,6 +281,7 @@ TRANSFORMERS_FSDP = replace(
     fp32_gradients=False,
     precision="bf16",
     loss="torch",
+    attention_kernel=TORCH_ATTENTION,
     fp32_adapters=True,
 )
 # DeepSpeed's engine narrows the whole model, adapters too.
@@ -264,12 +294,19 @@ LIGHTNING = replace(
     fp32_parameters=True,
     precision="bf16",
     loss="torch",
+    attention_kernel=TORCH_ATTENTION,
 )
 LIGHTNING_FSDP = replace(
     TRANSFORMERS_FSDP,
     name="Lightning with FSDP",
     source="lightning src/lightning/fabric/plugins/precision/fsdp.py (mixed_precision_config)",
     fp32_adapters=False,
+)
+LIGHTNING_DEEPSPEED = replace(
+    DEEPSPEED_BF16,
+    name="Lightning with DeepSpeed",
+    source="lightning src/lightning/fabric/strategies/deepspeed.py: overlap_comm, allgather and reduce buckets of 2e8",
+    gradient_bucket_elements=200_000_000,
 )
 LITGPT = replace(
     LIGHTNING_FSDP,
@@ -301,36 +338,10 @@ INTERNEVO = FrameworkDefaults(
     gradient_bucket_elements=512 * 2**20 // 2,
     precision="bf16",
     loss="torch",
+    attention_kernel=TORCH_ATTENTION,
 )
 PYTORCH = FrameworkDefaults(
     name="PyTorch", source="none: a program of one's own does what its configuration says, and nothing else"
-)
-FRAMEWORKS = (
-    GPT_NEOX,
-    DEEPSPEED,
-    DEEPSPEED_ZERO_3,
-    MEGATRON_LM,
-    MEGATRON_LM_BF16,
-    FSDP2,
-    TORCHTITAN_FSDP2,
-    TORCHTITAN_DDP,
-    PYTORCH_DDP,
-    TORCHTITAN,
-    TORCHTITAN_REPLICATED,
-    DEEPSPEED_BF16,
-    DEEPSPEED_BF16_ZERO_3,
-    NEOX,
-    MEGATRON_DEEPSPEED,
-    TRANSFORMERS,
-    TRANSFORMERS_FSDP,
-    TRANSFORMERS_DEEPSPEED,
-    LIGHTNING,
-    LIGHTNING_FSDP,
-    LITGPT,
-    LLM_FOUNDRY,
-    FMS_FSDP,
-    INTERNEVO,
-    PYTORCH,
 )
 BY_FRAMEWORK = {
     Framework.MEGATRON_LM: MEGATRON_LM_BF16,
@@ -354,6 +365,8 @@ AT_ZERO_STAGE = {
     (Framework.TRANSFORMERS, 1): TRANSFORMERS_DEEPSPEED,  # FSDP knows no such stage
     (Framework.TRANSFORMERS, 2): TRANSFORMERS_DEEPSPEED,
     (Framework.TRANSFORMERS, 3): TRANSFORMERS_FSDP,
+    (Framework.LIGHTNING, 1): LIGHTNING_DEEPSPEED,
+    (Framework.LIGHTNING, 2): LIGHTNING_DEEPSPEED,
     (Framework.LIGHTNING, 3): LIGHTNING_FSDP,
 }
 

@@ -57,12 +57,16 @@ class GemmRecipe(StrEnum):
 
 
 class AttentionKernel(StrEnum):
-    """Implementation of exact attention in one kernel."""
+    """Implementation of exact attention in one kernel.
+
+    ``memory_efficient``: xFormers' in torch, which takes a mask and computes all of its scores, causal or not.
+    """
 
     FLASH_2 = "flash_2"
     FLASH_3 = "flash_3"
     CUDNN = "cudnn"
     TRITON = "triton"
+    MEMORY_EFFICIENT = "memory_efficient"
 
 
 class GraphModule(StrEnum):

@@ -52,5 +52,6 @@ ON_FSDP1 = frozenset(
 )
 # They train with DeepSpeed's engine.
 ON_DEEPSPEED = frozenset({Framework.DEEPSPEED, Framework.GPT_NEOX, Framework.MEGATRON_DEEPSPEED})
-# transformers does where states are shared out below stage 3, which FSDP does not know, or updated by the CPU.
-WITH_DEEPSPEED = ON_DEEPSPEED | {Framework.TRANSFORMERS}
+# These do where states are shared out below stage 3, which FSDP does not know, or updated by the CPU.
+MAY_TAKE_DEEPSPEED = frozenset({Framework.LIGHTNING, Framework.TRANSFORMERS})
+WITH_DEEPSPEED = ON_DEEPSPEED | MAY_TAKE_DEEPSPEED

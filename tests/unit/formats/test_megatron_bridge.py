@@ -160,7 +160,10 @@ def tuned_config() -> ConfigContainer:
         ),
         (
             "deepseek-ai/DeepSeek-V3",
-            'cfg.peft.target_modules = ["linear_q_down_proj", "linear_kv_up_proj"]\ncfg.peft.a2a_experimental = True\ncfg.peft.dropout = 0.1',
+            (
+                'cfg.peft.target_modules = ["linear_q_down_proj", "linear_kv_up_proj"]\n'
+                "cfg.peft.a2a_experimental = True\ncfg.peft.dropout = 0.1"
+            ),
             {"rank": 32, "targets": ["q_down", "kv_up"], "all_to_all": True, "dropout": 0.1},
             None,
         ),

@@ -70,6 +70,14 @@ def test_another_kernel_scales_what_was_measured() -> None:
     assert regressor.answer(triton, Direction.BACKWARD, SHAPE).us == pytest.approx(300.0 * 1.4 * 1.77 / 1.24)
 
 
+def test_a_masked_kernel_computes_the_causal_half_too() -> None:
+    regressor, masked = AttentionRegressor(Fixed(), False, "flash_2", "mma"), in_kernel(FLASH, "memory_efficient")
+    short, long = ((2, length, *SHAPE[2:]) for length in (2048, 8192))
+    # 1343.3 µs against 530.6 (facebookresearch/xformers, issue 924); at most twice 1343.3 against 714.9 of all scores.
+    assert regressor.answer(masked, Direction.FORWARD, short).us == pytest.approx(100.0 * 1343.3 / 530.6, rel=2e-3)
+    assert 253.0 < regressor.answer(masked, Direction.FORWARD, long).us < 200.0 * 1343.3 / 714.9
+
+
 def test_an_inference_kernel_trains_as_another() -> None:
     regressor = AttentionRegressor(Fixed(), True, "trtllm_gen", "tcgen05")
     slowdown = 2.5 * at_length(kernel_rates("tcgen05")["cudnn"].backward or {}, 4096)

@@ -12,9 +12,9 @@ from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.section import Section
 from predictor.core.schema.sections import TrainingSection, validate
+from predictor.core.workload import frameworks
 from predictor.core.workload.frameworks import (
     DEEPSPEED,
-    FRAMEWORKS,
     FSDP2,
     GPT_NEOX,
     MEGATRON_LM,
@@ -24,6 +24,7 @@ from predictor.core.workload.frameworks import (
 )
 from tests.unit.examples import full_form, short_form
 
+FRAMEWORKS = [value for value in vars(frameworks).values() if isinstance(value, FrameworkDefaults)]
 KEYS: dict[str, type[Section]] = {"model": ModelSection, "parallelism": ParallelismSection, "training": TrainingSection}
 
 
