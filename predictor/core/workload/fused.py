@@ -42,9 +42,9 @@ def native_loss(call: LayerCall, direction: Direction) -> Task:
     """Return one direction of Megatron-LM's own fused cross entropy: a compiled kernel between two all-reduces.
 
     Forward three: logits are widened for their maximum, replaced by their exponentials for the sum, and divided by it.
-    Backward one scales the softmax in its place and narrows it. Exponentials that are summed, and a softmax that targets
-    are subtracted from, are written anew and copied back. Source: Megatron-LM core_v0.19.2,
-    megatron/core/fusions/fused_cross_entropy.py, whose later release says so, and core/tensor_parallel/cross_entropy.py.
+    Backward one scales the softmax in its place and narrows it. Exponentials that are summed, and a softmax from which
+    targets are subtracted, are written anew and copied back. Source: Megatron-LM core_v0.19.2, megatron/core,
+    fusions/fused_cross_entropy.py (on copies: its next release) and tensor_parallel/cross_entropy.py.
     """
     logits, wide, narrow = call.tokens * call.vocab_per_rank, call.logit_bytes, call.element_bytes
     if direction is FORWARD:
