@@ -15,7 +15,7 @@ ASSUMED = "assumed"
 
 
 class NodePower(Quantity):
-    """A node's power beside its boards' limits, per GPU, with the least and the most of the nodes that were measured."""
+    """A node's power beside its boards' limits, per GPU, with the least and the most of nodes that were measured."""
 
     low: float = Field(gt=0)
     high: float = Field(gt=0)
