@@ -14,8 +14,8 @@ calls at 0.5 to 0.8 of it have ratios 1.24, 1.13 and 1.18 times as large, in enc
 the same tensor cores have the share by their watts per peak.
 
 Witnesses: nodes with all GPUs busy settle at 699 and 752 TFLOP/s (H200) and at 1,426 (B200) in their best products
-(Bekman, ml-engineering, compute/accelerator/benchmarks, MSMF); of bursts at 0.84 and 0.76 of the peak the law leaves 693
-and 1,420. It does not agree with a B200 under Transformer Engine, at 1,070 (SimuMax).
+(Bekman, ml-engineering, compute/accelerator/benchmarks, MSMF); of bursts at 0.84 and 0.76 of the peak the tables' law
+leaves 693 and 1,420. A B200 under Transformer Engine, at 1,070, does not agree (SimuMax): its share is a mean.
 
 GB200's table is slower than that. Its products of 10^12 FLOP and more in bf16 reach 0.74 or 0.42 of the peak, with
 nothing in the shape to tell which: 924 µs for (4096, 4096) x (4096, 51200), 1,713 µs for 4,353 rows. B200, the same
