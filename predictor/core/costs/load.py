@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from math import exp
 
 from predictor.core.costs.calibration import component_of
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.transfer import computes
+from predictor.core.hardware.power import EXPONENT
 
 # Half of how far two nodes of the same GPU lie apart, as a log: 7 % on H200s, 29 % on B200s.
 SPREAD = 0.1
@@ -20,12 +21,16 @@ PRODUCTS = "linear"  # family of matrix products
 COMPUTING = ("compute", "attention")  # components that wait for the slowest GPU's tensor cores
 
 
-def sustained(cost: Cost, share: float, ratio: float) -> Cost:
-    """Return the cost of a call whose tensor-core ``share`` runs at ``ratio`` of its rate."""
-    longer = 1.0 + share * (1.0 / ratio - 1.0)
+def sustained(cost: Cost, reached: float, full_clock: float) -> Cost:
+    """Return the cost, without a pause between calls, of one that alone runs at ``reached`` of the peak.
+
+    At full clock it would draw ``reached / full_clock`` times the switching power of the limit.
+    """
+    longer = max(1.0, reached / full_clock) ** (1.0 / EXPONENT)
     # The low end stays the burst's: a step that rests between its products keeps the clock up, and tables hold long
     # products at a clock that had begun to fall.
-    return Cost(cost.us * longer, cost.low_us, cost.high_us * longer * exp(SPREAD * share), cost.source)
+    high_us = cost.high_us * longer * exp(SPREAD * min(1.0, reached / BOUND_BY_CLOCK))
+    return Cost(cost.us * longer, cost.low_us, high_us, cost.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +38,13 @@ class Load:
     """What a step does to the times of single calls.
 
     Attributes:
-        sustained_ratio: sustained rate of large products over that of bursts.
+        full_clock: share of the peak up to which products keep the full clock, by ``Operator.computed_in``; empty: all.
         slowest: the slowest GPU's time of computing over the median's.
         unthrottled: the share of a matrix product's time that is left where its table was measured on a GPU that ran
             slower than one of the same chip with less power; None: the table was not.
     """
 
-    sustained_ratio: float = 1.0
+    full_clock: Mapping[str, float] = field(default_factory=dict)
     slowest: float = 1.0
     unthrottled: Callable[[Operator, Direction, Shape], float] | None = None
 
@@ -53,8 +58,9 @@ class Load:
             shape: the call's.
             reached: its rate over the peak.
         """
-        if self.sustained_ratio != 1.0 and computes(operator):
-            cost = sustained(cost, min(1.0, reached / BOUND_BY_CLOCK), self.sustained_ratio)
+        full_clock = self.full_clock.get(operator.computed_in)
+        if full_clock is not None and computes(operator):
+            cost = sustained(cost, reached, full_clock)
         if self.unthrottled is not None and operator.family == PRODUCTS:
             share = self.unthrottled(operator, direction, shape)
             if share < 1.0:  # the high end stays the table's: a GPU in that state may be among those of a run

@@ -1,18 +1,21 @@
 """How much longer matrix products take for as long as a training step repeats than in a table's short bursts.
 
-A GPU that multiplies large matrices of random numbers without a pause draws all the power that its board allows, and
-its clock settles below that of a burst: H200s at 1,405 to 1,527 MHz of 1,980, B200s at 1,228 to 1,410 of 1,965 (Bekman,
-ml-engineering, compute/accelerator/benchmarks, MSMF). Tables of single products hold bursts, of weights that were never
-written (vLLM's layers under aiconfigurator's collector), so that they draw less power still.
+Products without a pause draw all the power that a board allows, and its clock falls below that of a burst. Power at a
+clock follows what the tensor cores do: a product that runs at ``full_clock`` of the peak just reaches the limit, one at
+``reached`` would draw ``reached / full_clock`` times its switching power, and takes longer by that to the power of 1 /
+2.5 (``hardware/power.py``). ``full_clock`` is read off aiconfigurator's tables with power (H200, B200, GB200): of
+products at 95 % of the limit, the median of reached / ratio ** 2.5, where ratio is the time in a run of up to a second
+over that in six short ones. With it the law misses the ratios by 3 to 9 % in the mean; one ratio for all products of a
+table by 4 to 9 %. A product at 0.65 to 0.75 of the peak takes 1.11 times as long on H200 and 1.15 on B200, at 0.75 to
+0.85 1.18 and 1.21. Library versions differ between the tables, too.
 
-The ratio of both is that of the fastest sustained products to the fastest twentieth of the table's, since both run the
-same kernels at different clocks. It applies to the time that the tensor cores decide: wholly to a product that reaches
-``load.BOUND_BY_CLOCK`` of the peak, in part to a slower one.
+Fused attention follows the same law, 1.08 at 0.65 of an H200's peak. Its tables do not agree: calls at the limit over
+calls at 0.5 to 0.8 of it have ratios 1.24, 1.13 and 1.18 times as large, in encoders 1.01, 1.04 and 0.99. Other GPUs of
+the same tensor cores have the share by their watts per peak.
 
-Evidence does not agree: a B200 under Transformer Engine reaches 0.63 to 0.74 of the table's rate in large products
-(SimuMax), a node of H200s the table's own 703 TFLOP/s at 8192 × 8192 × 12288, where the collector, too, had run for a
-tenth of a second. So the ratio may count too much for products of a millisecond and more; intervals reach down to the
-table's time.
+Witnesses: nodes with all GPUs busy settle at 699 and 752 TFLOP/s (H200) and at 1,426 (B200) in their best products
+(Bekman, ml-engineering, compute/accelerator/benchmarks, MSMF); of bursts at 0.84 and 0.76 of the peak the tables' law
+leaves 693 and 1,420. A B200 under Transformer Engine, at 1,070, does not agree (SimuMax): its share is a mean.
 
 GB200's table is slower than that. Its products of 10^12 FLOP and more in bf16 reach 0.74 or 0.42 of the peak, with
 nothing in the shape to tell which: 924 µs for (4096, 4096) x (4096, 51200), 1,713 µs for 4,353 rows. B200, the same
@@ -20,8 +23,8 @@ chip at 1,000 instead of 1,200 W, takes 0.68 of its peak for all of them, and GB
 fp8, which draw less power, do not slow down. So the state was the table's, not the chip's, and in a step no product
 of a GB200 takes longer than B200's (``no_slower_than``).
 
-Costs of single calls (``fitting evaluate``, ``predict_operator``) stay those of the tables. Rates and sources:
-``device_sheets.yaml``; a GPU that ``microbench system`` measured says its own ratio.
+Costs of single calls (``fitting evaluate``, ``predict_operator``) stay those of the tables. Shares and sources:
+``device_sheets.yaml``; a GPU that ``microbench system`` measured says the ratio of its large products.
 """
 
 from __future__ import annotations
@@ -31,26 +34,37 @@ from dataclasses import replace
 from functools import lru_cache
 
 from predictor.core.base.bundled import REGRESSORS_FOLDER
+from predictor.core.costs.load import BOUND_BY_CLOCK
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.costs.variants import under
 from predictor.core.hardware.device_sheets import sheet_named
 from predictor.core.hardware.hardware import Gpu
+from predictor.core.hardware.power import EXPONENT, clock_ratio
 
 
-def sustained_ratio(gpu: Gpu, precision: str) -> float:
-    """Return the sustained rate of large products over that of the table's bursts, at most 1; 1 where not known."""
-    if gpu.sustained_product_ratio is not None:
-        return min(1.0, gpu.sustained_product_ratio.value)
+def full_clock(gpu: Gpu, precision: str) -> dict[str, float]:
+    """Return the share of the peak up to which products keep the full clock, by ``Operator.computed_in``; empty: all.
+
+    Args:
+        gpu: with the ratio of its own sustained products, or a data sheet that knows the shares.
+        precision: of products that name none.
+    """
     sheet = sheet_named(gpu.name)
-    if sheet is None or precision not in sheet.sustained_tflop_per_s or precision not in sheet.burst_tflop_per_s:
-        return 1.0
-    return min(1.0, sheet.sustained_tflop_per_s[precision] / sheet.burst_tflop_per_s[precision])
+    shares = {} if sheet is None else dict(sheet.full_clock)
+    own = gpu.sustained_product_ratio
+    if own is not None:
+        shares = dict.fromkeys((precision, *shares), BOUND_BY_CLOCK * own.value**EXPONENT) if own.value < 1.0 else {}
+    if precision not in shares:
+        return {}
+    # A power limit lowers the rate of all products by its clock, and the power that is left by as much as theirs.
+    slower = clock_ratio(gpu)
+    return {name: share * slower for name, share in ({"": shares[precision]} | shares).items()}
 
 
 def _at_sustained_clock(system: PublishedSystem) -> PublishedSystem:
-    ratio = sustained_ratio(system.hardware.gpu, system.precision)
-    return system if ratio == 1.0 else under(system, replace(system.load, sustained_ratio=ratio))
+    shares = full_clock(system.hardware.gpu, system.precision)
+    return under(system, replace(system.load, full_clock=shares)) if shares else system
 
 
 def _unthrottled(system: PublishedSystem) -> Callable[[Operator, Direction, Shape], float] | None:

@@ -27,11 +27,10 @@ class Sheet(BaseModel):
         ge=1.0,
         description="time of an fp8 product that adds in fp32 over one that adds in fewer bits, where tensor cores do",
     )
-    sustained_tflop_per_s: dict[str, float] = Field(
-        default={}, description="matrix products of random numbers without a pause; see core/costs/sustained.py"
-    )
-    burst_tflop_per_s: dict[str, float] = Field(
-        default={}, description="fastest twentieth of the products of single calls in published tables"
+    full_clock: dict[str, float] = Field(
+        default={},
+        description="share of the peak up to which products without a pause keep the full clock, by precision; see "
+        "core/costs/sustained.py",
     )
     no_slower_than: str | None = Field(
         default=None,

@@ -12,8 +12,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import read_valid
 from predictor.core.predict.prediction import StepPrediction
+from predictor.core.step.fit import MEMORY_ERROR, MOST_RETRIES
 
 FORMAT = "estimate-train-time/check/1"
+NEARLY_FULL = (
+    f"may not fit, within {MEMORY_ERROR:.0%} of the limit; where allocations are retried, a step takes up to "
+    f"{MOST_RETRIES:.0%} longer"
+).replace("%", " %")
 
 
 def _number(value: object) -> object:
@@ -151,7 +156,7 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
         memory = prediction.loaded.system.hardware.gpu.memory_gib
         assert memory is not None
         kept = prediction.fits is True if limits.certain else prediction.fits is not False
-        remark = "may not fit, within 8 % of the limit" if prediction.fits is None else ""
+        remark = NEARLY_FULL if prediction.fits is None else ""
         rules.append(Rule("must_fit", memory.value, prediction.memory_gib, kept, remark))
     if not rules:
         raise ConfigError(f"{prediction.name}: nothing to check; give a limit such as max_step_s, or a budget file")

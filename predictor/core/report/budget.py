@@ -7,8 +7,8 @@ from math import ceil
 
 from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.costs.cost import Cost
-from predictor.core.hardware.hardware import Gpu, Quantity
-from predictor.core.hardware.node_power import node_power_per_gpu_w
+from predictor.core.hardware.hardware import Gpu
+from predictor.core.hardware.node_power import NodePower, node_power_per_gpu_w
 from predictor.core.plan.loading import Loaded
 from predictor.core.report.goodput import SECONDS_PER_HOUR, Goodput, Saved, goodput
 from predictor.core.schema.sections import BudgetSection
@@ -26,6 +26,7 @@ class Bill:
         hours, low_hours, high_hours: wall time.
         gpu_hours: wall time of all GPUs.
         energy_kwh: of the GPUs with their share of the nodes; None where their power is not known.
+        low_energy_kwh, high_energy_kwh: of the interval of the time, at the least and the most power of measured nodes.
         power_per_gpu_w: behind that energy.
         power_source: source of the power; None where it is not known.
         price: in the currency of the price per GPU-hour; None without one.
@@ -38,6 +39,8 @@ class Bill:
     high_hours: float
     gpu_hours: float
     energy_kwh: float | None
+    low_energy_kwh: float | None
+    high_energy_kwh: float | None
     power_per_gpu_w: float | None
     power_source: str | None
     price: float | None
@@ -60,16 +63,18 @@ def prediction_bill(prediction: Prediction, loaded: Loaded) -> Bill:
     return replace(whole, goodput=goodput(saved, hardware, budget))
 
 
-def _power_per_gpu(gpu: Gpu, budget: BudgetSection) -> Quantity | None:
+def _power_per_gpu(gpu: Gpu, budget: BudgetSection) -> NodePower | None:
     """Return the power of a GPU with its share of the node, in W: its limit and what a node takes beside it."""
     if budget.power_per_gpu_w is not None:
-        return Quantity(value=budget.power_per_gpu_w, source="the configuration")
+        said = budget.power_per_gpu_w
+        return NodePower(value=said, low=said, high=said, source="the configuration")
     limit, name = (gpu.power_limit_w, "power limit") if gpu.power_limit_w is not None else (gpu.board_power_w, "board")
     if limit is None:
         return None
     share = node_power_per_gpu_w(gpu)
     source = f"{name} {limit.value:,.0f} ({limit.source}) + node {share.value:,.0f} ({share.source})"
-    return Quantity(value=limit.value + share.value, source=source)
+    low, value, high = (limit.value + watts for watts in (share.low, share.value, share.high))
+    return NodePower(value=value, low=low, high=high, source=source)
 
 
 def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:
@@ -78,6 +83,7 @@ def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: Budg
     hours, low, high = (steps * us / 1e6 / SECONDS_PER_HOUR for us in (step.us, step.low_us, step.high_us))
     power = _power_per_gpu(gpu, budget)
     gpu_hours = hours * num_gpus
+    kwh = None if power is None else [num_gpus / 1000.0 * each for each in (low * power.low, high * power.high)]
     return Bill(
         steps=steps,
         hours=hours,
@@ -85,6 +91,8 @@ def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: Budg
         high_hours=high,
         gpu_hours=gpu_hours,
         energy_kwh=None if power is None else gpu_hours * power.value / 1000.0,
+        low_energy_kwh=None if kwh is None else kwh[0],
+        high_energy_kwh=None if kwh is None else kwh[1],
         power_per_gpu_w=None if power is None else power.value,
         power_source=None if power is None else power.source,
         price=None if budget.price_per_gpu_hour is None else gpu_hours * budget.price_per_gpu_hour,

@@ -18,7 +18,7 @@ from predictor.core.report.layout_notes import straddling_notes
 from predictor.core.report.not_modelled import not_modelled_entry
 from predictor.core.report.slowest import slowest_rank
 from predictor.core.step.breakdown import BY_BYTES, Answer, answers, stage_parts
-from predictor.core.step.fit import MEMORY_ERROR, Fit, fit_on, fits_of
+from predictor.core.step.fit import MEMORY_ERROR, MOST_RETRIES, Fit, fit_on, fits_of
 from predictor.core.step.highest_mfu import mfu_entry
 from predictor.core.step.memory import GIB, StageMemory, step_memory
 from predictor.core.step.prediction import Prediction
@@ -150,7 +150,8 @@ def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
     needed = f"a GPU would need {size:.1f} GiB and has {limit.value:.1f} GiB"
     if verdict is Fit.DOES_NOT_FIT:
         return [f"Does not fit: {needed}, {size - limit.value:.1f} GiB too little."]
-    return [f"May not fit: {needed}; measured peaks are met within {MEMORY_ERROR:.0%}."]
+    slower = f"A full GPU is slower, by up to {MOST_RETRIES:.0%} in one published run: PyTorch retries allocations."
+    return [f"May not fit: {needed}; measured peaks are met within {MEMORY_ERROR:.0%}. {slower}"]
 
 
 def _run(prediction: Prediction) -> dict[str, Any]:

@@ -130,7 +130,8 @@ def _budget(prediction: Prediction, loaded: Loaded) -> str:
     text = f"{steps} in {span(bill.hours)} ({span(bill.low_hours)} – {span(bill.high_hours)})"
     text += f", {_amount(bill.gpu_hours)} GPU-hours"
     if bill.energy_kwh is not None:
-        text += f", {_amount(bill.energy_kwh)} kWh at {bill.power_per_gpu_w:,.0f} W a GPU: {bill.power_source}"
+        ends = f"{_amount(bill.low_energy_kwh or 0.0)} – {_amount(bill.high_energy_kwh or 0.0)}"
+        text += f", {_amount(bill.energy_kwh)} kWh ({ends}) at {bill.power_per_gpu_w:,.0f} W a GPU: {bill.power_source}"
     text += "" if bill.price is None else f", price {bill.price:,.2f}"
     return text + ("" if bill.goodput is None else f"; {_goodput(bill.goodput)}")
 

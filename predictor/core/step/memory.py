@@ -16,9 +16,9 @@ from predictor.core.timeline.schedules import SCHEDULES, V_CHUNKS, Schedule
 from predictor.core.workload.step_tasks import BlockMemory, StageTasks, StepTasks
 
 GIB = 2**30
-# Assumed, not measured: context and libraries of one process (0.5 GiB on an H100, with cuBLAS's workspaces), and blocks
-# that the caching allocator cannot reuse, as a share of what tensors take.
-RUNTIME_BYTES = 0.6 * GIB
+# Assumed, not measured: context and libraries of one process, cuBLAS's workspaces aside, and blocks that the caching
+# allocator cannot reuse, as a share of what tensors take.
+RUNTIME_BYTES = 0.5 * GIB
 FRAGMENTATION = 0.02
 
 
@@ -31,7 +31,7 @@ class StageMemory:
         activations: what forward passes keep for the backward passes of all micro-batches in flight.
         working: what exists besides while one micro-batch is computed: logits and loss, a recomputed layer, gathered
             weights.
-        buffers: gradients on their way into a reduction.
+        buffers: gradients on their way into a reduction, and workspaces of cuBLAS.
         allowance: runtime, communicators and fragmentation; assumed, not computed.
     """
 

@@ -46,7 +46,7 @@ def _launches(casts: Casts, times: float) -> float:
 
 
 def _operand_bytes(row: Row, one: Pass, casts: Casts, call: LayerCall) -> float:
-    """Return the bytes of casting a product's input, or backward the gradient of its output.
+    """Return the bytes of casting a product's input, or backward the gradient of its output, and of scaling results.
 
     With sequence parallelism a rank casts its own share of the tokens before they are gathered.
     """
@@ -55,7 +55,8 @@ def _operand_bytes(row: Row, one: Pass, casts: Casts, call: LayerCall) -> float:
     gathered = row.split is not Split.WHOLE and is_column != is_back
     share = call.unsplit_tokens / call.tokens if gathered else 1.0
     if is_back:
-        return casts.gradient * m * n * share * one.times
+        rescaled = casts.rescaled * (m * k + k * n)  # gradients of the input and of the weight
+        return (casts.gradient * m * n * share + rescaled) * one.times
     return (casts.normalized if is_column else casts.activation) * m * k * share * one.times
 
 

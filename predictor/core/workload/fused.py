@@ -42,13 +42,14 @@ def native_loss(call: LayerCall, direction: Direction) -> Task:
     """Return one direction of Megatron-LM's own fused cross entropy: a compiled kernel between two all-reduces.
 
     Forward three: logits are widened for their maximum, replaced by their exponentials for the sum, and divided by it.
-    Backward one scales the softmax in its place and narrows it. Source: Megatron-LM core_v0.19.2,
-    megatron/core/fusions/fused_cross_entropy.py and megatron/core/tensor_parallel/cross_entropy.py.
+    Backward one scales the softmax in its place and narrows it. Exponentials that are summed, and a softmax from which
+    targets are subtracted, are written anew and copied back. Source: Megatron-LM core_v0.19.2, megatron/core,
+    fusions/fused_cross_entropy.py (on copies: its next release) and tensor_parallel/cross_entropy.py.
     """
     logits, wide, narrow = call.tokens * call.vocab_per_rank, call.logit_bytes, call.element_bytes
     if direction is FORWARD:
-        return stream_task("fused_cross_entropy", logits * (narrow + 5 * wide), call, launches=3)
-    return stream_task("fused_cross_entropy", logits * (2 * wide + narrow), call, launches=1)
+        return stream_task("fused_cross_entropy", logits * (narrow + 7 * wide), call, launches=3)
+    return stream_task("fused_cross_entropy", logits * (4 * wide + narrow), call, launches=1)
 
 
 def fused_loss(model: Transformer, call: LayerCall, direction: Direction, compiled: bool) -> Task:

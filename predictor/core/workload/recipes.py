@@ -12,7 +12,9 @@ Source: Transformer Engine, pytorch/module/linear.py, layernorm_linear.py and cs
 "Pretraining LLMs with NVFP4", arXiv:2509.25149.
 
 torchao's kernels are fused by the compiler: the search for the largest number with the kernel before the cast. A
-weight's layouts are cast one by one, for each micro-batch. Rows need a transposed copy in 16 bits.
+weight's layouts are cast one by one, for each micro-batch. Rows need a transposed copy in 16 bits, and outputs of the
+backward pass, whose products add in fp32, are scaled in a kernel of their own: the one that scales rows itself is slow
+then. Source: torchao, float8/float8_ops.py, addmm_float8_unwrapped (post_inverse_scale), pull request 1325.
 
 Data-centre Blackwell multiplies 8-bit operands in any layout, so that Transformer Engine keeps weights with one scale
 in one layout there, and transposes none (``ONE_LAYOUT``). Source: Transformer Engine, pytorch/csrc/quantizer.cpp,
@@ -51,6 +53,7 @@ class Casts(NamedTuple):
         weight_again: of a weight, in the backward pass.
         launches: kernels of one cast.
         grouped: as many cast the matrices of all experts.
+        rescaled: of an output of the backward products, which a kernel behind them scales.
     """
 
     normalized: float
@@ -60,6 +63,7 @@ class Casts(NamedTuple):
     weight_again: float
     launches: int
     grouped: bool = False
+    rescaled: float = 0.0
 
 
 class Recipe(NamedTuple):
@@ -106,7 +110,7 @@ ROWS = FP8 + READ + READ + FP8  # a cast, a transposed copy in 16 bits, and its 
 ROWWISE = DELAYED._replace(
     gathered=READ,
     transformer_engine=_alike(READ + BOTH_LAYOUTS, 3),
-    torchao=Casts(ROWS, ROWS, ROWS, READ + FP8, READ + READ + READ + FP8, 2),
+    torchao=Casts(ROWS, ROWS, ROWS, READ + FP8, READ + READ + READ + FP8, 2, rescaled=READ + READ),
 )
 BLOCKWISE = Recipe(
     product="fp8_block",

@@ -61,7 +61,7 @@ class StageStates(NamedTuple):
 
     Attributes:
         weights, gradients, optimizer: a rank's share of the parameters and their states.
-        buffers: gradients on their way into a reduction or an update.
+        buffers: gradients on their way into a reduction or an update, and workspaces of cuBLAS.
         communicators: NCCL's buffers, outside the framework's allocator.
     """
 

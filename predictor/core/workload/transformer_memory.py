@@ -16,9 +16,9 @@ from predictor.core.workload.low_precision import gather_bytes
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharding import shares_once
-from predictor.core.workload.software import ON_DEEPSPEED
+from predictor.core.workload.software import ON_DEEPSPEED, Framework
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory, StageStates
-from predictor.core.workload.transformer import LayerKind
+from predictor.core.workload.transformer import LayerKind, Loss
 from predictor.core.workload.vision_tower import tower_kept
 
 # Adam in mixed precision keeps fp32 weights and two moments; in fp32 the weights are there already.
@@ -33,6 +33,12 @@ WIDENED_AND_FLATTENED_BYTES = 2 * FP32_BYTES
 # NCCL's buffers of one communicator: some 24 channels with a connection each way, 4 MiB for protocol Simple and as much
 # for LL and LL128 together. Source: NCCL, NCCL_BUFFSIZE and NCCL_MAX_NCHANNELS in its documentation, src/init.cc.
 COMMUNICATOR_BYTES = 24 * 2 * 8 * 2**20
+# cuBLAS's workspaces: PyTorch allocates one per handle, 8 of 4 MiB from Hopper on and in deterministic runs, and the
+# backward pass has a thread, so a handle, of its own; Transformer Engine one more of as much (4 MiB before Hopper).
+# Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize; Transformer Engine,
+# transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes.
+WORKSPACE_BYTES = 32 * 2**20
+ON_TRANSFORMER_ENGINE = frozenset({Framework.MEGATRON_BRIDGE, Framework.MEGATRON_LM, Framework.NEMO})
 
 
 def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
@@ -104,10 +110,12 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
 
     The embedding keeps its dropout's mask, a vision tower what its layers do; the end keeps the inputs of its norm and
     projection, logits and fp32 logits, or compiled, where the loss is one kernel, logits and their gradients. The
-    gradients of its weights need their input and the 16-bit gradients of the logits.
+    gradients of its weights need their input and the 16-bit gradients of the logits. Megatron-LM's own fused loss needs
+    fp32 logits twice: it overwrites them inside compiled graphs that also sum over them.
 
-    Source: Korthikanti et al. 2022, section 4.3, and Megatron-LM's cross entropy, which keeps its fp32 softmax;
-    torchtitan, torchtitan/components/loss.py, which compiles the loss.
+    Source: Korthikanti et al. 2022, section 4.3, and Megatron-LM's cross entropy, which keeps its fp32 softmax, and
+    core/fusions/fused_cross_entropy.py, on what Inductor does with such graphs; torchtitan,
+    torchtitan/components/loss.py, which compiles the loss.
     """
     if not (is_first or is_last):
         return NO_MEMORY
@@ -128,7 +136,7 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     if run.compiled:
         per_logit *= 2
     elif not run.has_fused_loss and call.element_bytes != FP32_BYTES:
-        per_logit += FP32_BYTES
+        per_logit += FP32_BYTES * (2 if run.model.loss is Loss.FUSED_NATIVE else 1)
     return BlockMemory(
         kept_first=kept_first,
         kept_last=float(2 * inputs + logits * per_logit),
@@ -242,6 +250,7 @@ def stage_states(
     if run.framework in ON_DEEPSPEED and run.zero_stage < 3 and run.gradient_bytes < FP32_BYTES:
         widened = share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
         buffers += widened * (1.0 - run.offload_optimizer)
+    buffers += WORKSPACE_BYTES * (3 if run.framework in ON_TRANSFORMER_ENGINE else 2)
     on_gpu = 1.0 - run.offload_optimizer
     if run.framework in ON_DEEPSPEED and run.zero_stage >= 2:  # gradients leave as they are computed
         gradient_bytes *= on_gpu

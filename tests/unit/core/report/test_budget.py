@@ -70,7 +70,16 @@ def test_nodes_that_trained_a_language_model_drew_what_is_billed(name: str) -> N
             for row in csv.DictReader(file)
             if name in row["system"] and row["benchmark"] == "llama2_70b_lora" and row["node"].startswith("node")
         ]
-    assert bill(STEP, 1, 1, gpu, BudgetSection()).power_per_gpu_w == pytest.approx(mean(drawn), rel=0.01)
+    found = bill(STEP, 1, 1, gpu, BudgetSection())
+    assert found.power_per_gpu_w == pytest.approx(mean(drawn), rel=0.01)
+    assert found.low_energy_kwh is not None
+    assert found.high_energy_kwh is not None
+    at_least_w, at_most_w = (
+        1e3 * kwh / hours
+        for kwh, hours in ((found.low_energy_kwh, found.low_hours), (found.high_energy_kwh, found.high_hours))
+    )
+    assert at_least_w <= min(drawn) + 1.0
+    assert max(drawn) - 1.0 <= at_most_w
 
 
 def test_report_and_json_tell_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,6 +114,18 @@ def test_casts_read_and_write_what_the_recipe_says() -> None:
         assert sum_of(block.backward.tasks, "operand_casts") * bytes_per_addition == pytest.approx(backward, rel=1e-6)
 
 
+def test_torchaos_rows_scale_the_results_of_backward_products_behind_them() -> None:
+    run = run_of(gemm_recipe=GemmRecipe.FP8_ROWWISE, compiled=True)
+    call, tasks = run.call(), layer_block(run, DENSE).backward.tasks
+    inputs = 4096 * (3 * 4096 + call.ffn_width)  # of qkv, output, gate and up, down
+    written = 4096 * (call.qkv_width + 2 * 4096 + 2 * call.ffn_width)
+    weights = 4096 * (call.qkv_width + 4096 + 3 * call.ffn_width)
+    torchao = RECIPES[GemmRecipe.FP8_ROWWISE].torchao
+    expected = torchao.gradient * written + 4 * (inputs + weights)
+    assert sum_of(tasks, "operand_casts") * 6 == pytest.approx(expected, rel=1e-6)
+    assert not RECIPES[GemmRecipe.FP8_TENSORWISE].torchao.rescaled
+
+
 def test_weights_are_cast_once_a_step_where_they_are_kept() -> None:
     kept = run_of(gemm_recipe=GemmRecipe.FP8_DELAYED)
     sharded = replace(kept, zero_stage=3)

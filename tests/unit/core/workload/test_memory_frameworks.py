@@ -14,7 +14,7 @@ from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, Recompute, RecomputeModule
 from predictor.core.workload.software import Framework
 from predictor.core.workload.transformer import LayerKind, Loss
-from predictor.core.workload.transformer_memory import layer_memory
+from predictor.core.workload.transformer_memory import WORKSPACE_BYTES, edge_memory, layer_memory
 from predictor.core.workload.transformer_step import transformer_step
 from tests.layers import kept_of
 from tests.unit.llama_8b import LLAMA_8B
@@ -126,7 +126,7 @@ def test_deepspeed_without_zero_widens_all_gradients_twice() -> None:
 @pytest.mark.parametrize("fp32", [True, False])
 def test_products_that_add_up_gradients_leave_placeholders_not_buckets(fp32: bool) -> None:
     run = replace(FSDP, zero_stage=1, fp32_parameters=False, fp32_gradients=fp32, fused_gradient_accumulation=True)
-    assert memory_of(run).buffers == 2 * run.layer_parameters(DENSE).total
+    assert memory_of(run).buffers == 2 * run.layer_parameters(DENSE).total + 2 * WORKSPACE_BYTES
 
 
 @pytest.mark.parametrize(("given", "per_parameter"), [(None, 12), (10.0, 10), (4.0, 4)])
@@ -152,3 +152,18 @@ def test_weights_gathered_in_fp8_are_the_only_ones() -> None:
 def test_gradients_of_activations_exist_in_every_layers_backward_pass() -> None:
     run = replace(FSDP, zero_stage=0)
     assert layer_memory(run, DENSE).working == 8192 * 2 * (4096 + 3 * 14336)
+
+
+def test_megatrons_own_fused_loss_overwrites_fp32_logits_through_a_copy() -> None:
+    ends = {
+        loss: edge_memory(replace(FSDP, model=replace(FSDP.model, loss=loss)), is_first=False, is_last=True).kept_last
+        for loss in (Loss.FUSED, Loss.VOCABULARY_PARALLEL, Loss.FUSED_NATIVE)
+    }
+    logits = 4 * FSDP.call().tokens * FSDP.call().vocab_per_rank
+    assert ends[Loss.VOCABULARY_PARALLEL] - ends[Loss.FUSED] == logits
+    assert ends[Loss.FUSED_NATIVE] - ends[Loss.VOCABULARY_PARALLEL] == logits
+
+
+def test_transformer_engine_has_a_workspace_of_its_own() -> None:
+    named = memory_of(replace(FSDP, framework=Framework.MEGATRON_LM)).buffers
+    assert named - memory_of(replace(FSDP, framework=Framework.PYTORCH)).buffers == WORKSPACE_BYTES
