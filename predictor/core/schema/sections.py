@@ -12,6 +12,7 @@ from predictor.core.base.sizes import both_names
 from predictor.core.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
 from predictor.core.schema.cuda_graphs import CudaGraphs
 from predictor.core.schema.fields import Amount, Count, HardwareNumber, Switch, names
+from predictor.core.schema.host_section import AS_PUBLISHED_HOST, HostSection
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.section import Section
@@ -245,6 +246,7 @@ class RunConfig(Section):
     training: TrainingSection
     budget: BudgetSection = NO_BUDGET
     cluster: ClusterSection = Field(default=AS_PUBLISHED, description="where it differs from the published system")
+    host: HostSection = Field(default=AS_PUBLISHED_HOST, description="processor, or launches measured on it")
 
 
 def _known_keys(location: tuple[str | int, ...]) -> list[str]:
