@@ -325,6 +325,7 @@ def to_run(
         zero_stage=parallelism.zero_stage,
         gradient_bucket_elements=parallelism.gradient_bucket_elements,
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
+        host_slowdown=config.host.slowdown,
     )
     return _trained(_parallel(run, parallelism), training)
 
@@ -374,7 +375,6 @@ def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
         optimizer_state_bytes=training.optimizer_state_bytes,
         # A program of one's own is like no published run, as a run of no framework.
         framework=None if training.framework is Framework.PYTORCH else training.framework,
-        host_slowdown=config.host.slowdown,
         offload_optimizer=training.offload_optimizer,
         overlap_optimizer_offload=training.overlap_optimizer_offload,
         offload_activation_layers=training.offload_activation_layers,
