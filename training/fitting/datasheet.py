@@ -13,6 +13,7 @@ from fitting.systems import SystemFileError, SystemSource
 from predictor.core.costs.folder import CARD, HARDWARE, MANIFEST, donor_folder, own_precisions
 from predictor.core.costs.published import read_hardware, read_manifest
 from predictor.core.costs.transfer_errors import TRANSFER_ERROR_FORMAT
+from predictor.core.hardware.host_processor import COPIED
 from predictor.core.hardware.hardware import Quantity, System
 
 INTRODUCTION = """\
@@ -131,7 +132,7 @@ def with_donor_host(hardware: System, out: Path) -> System:
     folder = donor_folder(out, hardware.transfer.operators)
     donor = read_hardware(folder, read_manifest(folder))
     host = {
-        name: Quantity(value=quantity.value, source=f"as on {donor.name}: {quantity.source}")
+        name: Quantity(value=quantity.value, source=f"{COPIED}{donor.name}: {quantity.source}")
         for name, quantity in donor.host.items()
     }
     return hardware.model_copy(update={"host": host | hardware.host})

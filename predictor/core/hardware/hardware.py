@@ -118,6 +118,11 @@ class System(HardwareModel):
     gpu: Gpu
     links: Links
     host: dict[str, Quantity] = Field(description="host launch overhead of a kernel, in microseconds")
+    processor: str | None = Field(
+        default=None,
+        description="of the host, see host_processors.yaml; measured: ``host`` holds its own launches; absent: that of "
+        "the published system's data sheet",
+    )
     transfer: Transfer | None = Field(default=None, description="donors of regressors that were not measured here")
     gradients: Literal["constant"] | None = Field(
         default=None,

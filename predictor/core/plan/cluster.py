@@ -8,6 +8,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.costs.published import PublishedSystem, with_hardware
 from predictor.core.hardware.hardware import Quantity, System
 from predictor.core.hardware.power import static_power_w
+from predictor.core.schema.host_section import AS_PUBLISHED_HOST, HostSection, on_host
 from predictor.core.schema.sections import AS_PUBLISHED, ClusterSection
 
 OF_GPU = ("memory_bandwidth_gb_per_s", "memory_gib", "power_limit_w", "rank_spread")
@@ -72,10 +73,15 @@ def on_cluster(hardware: System, cluster: ClusterSection) -> System:
 
 
 @lru_cache(maxsize=64)
-def _clustered(system: PublishedSystem, cluster: ClusterSection) -> PublishedSystem:
-    return with_hardware(system, on_cluster(system.hardware, cluster))
+def _clustered(system: PublishedSystem, cluster: ClusterSection, host: HostSection) -> PublishedSystem:
+    hardware = on_host(on_cluster(system.hardware, cluster), host, "the configuration")
+    return with_hardware(system, hardware)
 
 
-def clustered(system: PublishedSystem, cluster: ClusterSection) -> PublishedSystem:
-    """Return the system of a configuration's cluster; costs that depend on no changed number keep time and source."""
-    return system if cluster == AS_PUBLISHED else _clustered(system, cluster)
+def clustered(
+    system: PublishedSystem, cluster: ClusterSection, host: HostSection = AS_PUBLISHED_HOST
+) -> PublishedSystem:
+    """Return the system of a configuration's cluster and host; costs that depend on no changed number stay."""
+    if cluster == AS_PUBLISHED and host.is_as_published:
+        return system
+    return _clustered(system, cluster, host.of_system)

@@ -350,7 +350,7 @@ def prepare(
     system = open_for(folder, config.training.precision, config.training.tf32)
     if own is not None:
         system = own_system(system, own)
-    system = clustered(system, config.cluster)
+    system = clustered(system, config.cluster, config.host)
     if changed is not None:
         system = changed(system)
     system = below_calibration(system, in_training)

@@ -317,6 +317,7 @@ def to_run(
         zero_stage=parallelism.zero_stage,
         gradient_bucket_elements=parallelism.gradient_bucket_elements,
         overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
+        host_slowdown=config.host.slowdown,
     )
     return with_routing(_trained(_parallel(run, parallelism), training))
 

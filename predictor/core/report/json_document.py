@@ -14,6 +14,7 @@ from predictor.core.costs.published import CARD, PublishedSystem
 from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import prediction_bill
 from predictor.core.report.goodput import goodput_notes
+from predictor.core.report.host_notes import host_notes
 from predictor.core.report.layout_notes import straddling_notes
 from predictor.core.report.not_modelled import not_modelled_entry
 from predictor.core.report.slowest import slowest_rank
@@ -59,9 +60,7 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
     said += _hardware_notes(prediction, system, answered)
     if run.precision != system.precision:
         said.append(_precision_note(run.precision, system))
-    stage = prediction.stages[prediction.critical_stage]
-    if any(step_pass.host.us for step_pass in stage.whole.passes):
-        said.append("Waiting for the host is modelled from measured launch times, not measured in this run.")
+    said += host_notes(prediction, system.hardware)
     latent = run.model.latent_attention
     if latent is not None and latent.indexer is not None and latent.indexer.top_k < run.model.sequence_length:
         said.append(SPARSE_NOTE)

@@ -22,6 +22,7 @@ from predictor.core.costs.work import PRECISION_BYTES
 from predictor.core.hardware.hardware import Gpu, Quantity, System
 from predictor.core.hardware.hardware_range import check_range
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
+from predictor.core.schema.host_section import HostSection, on_host
 
 ENDINGS = (".yml", ".yaml")
 
@@ -74,6 +75,12 @@ class OwnGpu(OwnPart):
     rank_spread: Number | None = None
 
 
+class OwnHost(HostSection):
+    """The nodes' host; how much ranks slow each other is a run's, so a configuration says it."""
+
+    slowdown: None = Field(default=None, description="in a configuration's host section")
+
+
 class OwnSystem(OwnPart):
     """A system's file."""
 
@@ -87,6 +94,7 @@ class OwnSystem(OwnPart):
     host_gb_per_s: Number | None = None
     host_memory_gb_per_s: Number | None = Field(default=None, description="memory of one node's CPUs together")
     wiring: Literal["pairwise", "switch"] | None = None
+    host: OwnHost = Field(default=OwnHost(), description="processor, or launches measured on it")
 
 
 def is_system_file(name: str, base: Path) -> bool:
@@ -138,7 +146,7 @@ def own_hardware(hardware: System, own: OwnSystem) -> System:
             f"{own.name}: gpus_per_domain is {changed.reach}; a domain holds whole nodes, so gpus_per_node, "
             f"{changed.gpus_per_node}, must divide it"
         )
-    return changed
+    return on_host(changed, own.host, "the system's own file")
 
 
 def own_system(system: PublishedSystem, own: OwnSystem) -> PublishedSystem:

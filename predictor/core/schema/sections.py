@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationError
 
 from predictor.core.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.core.base.fields import Amount, Count, Switch, names, words
 from predictor.core.base.read_yaml import first_error, reason, shown
 from predictor.core.base.sizes import both_names
 from predictor.core.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
-from predictor.core.hardware.hardware_range import check_range
 from predictor.core.schema.cuda_graphs import CudaGraphs
+from predictor.core.schema.host_section import AS_PUBLISHED_HOST, HardwareNumber, HostSection
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.section import Section, section_in, section_keys
@@ -26,15 +26,6 @@ from predictor.core.workload.run_choices import (
     RecomputeModule,
 )
 from predictor.core.workload.software import ALIASES, Framework
-
-
-def _hardware_number(value: float, info: ValidationInfo) -> float:
-    """Refuse a number of the hardware that no machine has."""
-    check_range(info.field_name or "", value)
-    return value
-
-
-HardwareNumber = Annotated[float, Field(strict=True), AfterValidator(_hardware_number)]
 
 
 def _step_precision(value: object) -> object:
@@ -261,6 +252,7 @@ class RunConfig(Section):
     training: TrainingSection
     budget: BudgetSection = NO_BUDGET
     cluster: ClusterSection = Field(default=AS_PUBLISHED, description="where it differs from the published system")
+    host: HostSection = Field(default=AS_PUBLISHED_HOST, description="processor, or launches measured on it")
 
 
 def _known_keys(location: tuple[str | int, ...]) -> list[str]:

@@ -8,7 +8,7 @@ from functools import partial
 from math import exp, hypot, log
 from typing import Any, NamedTuple
 
-from predictor.core.costs.cost import Cost, Source
+from predictor.core.costs.cost import Cost, Source, total
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.calibrated import calibrated_interval
 from predictor.core.step.stages import StageTime, time_stages, time_tasks
@@ -59,11 +59,15 @@ class StepTime:
         """Return the step over its modelled time: 1 but for runs whose published ones took longer or shorter."""
         return self.step.us / self.modelled_us
 
+    def host(self) -> Cost:
+        """Return how long the critical stage waits for the host's launches in a step, with the ends of its interval."""
+        passes = self.stages[self.critical_stage].whole.passes
+        return total(step_pass.host for step_pass in passes) * self.tasks.num_micro_batches
+
     @property
     def host_share(self) -> float:
         """Return the share of the modelled step in which the critical stage waits for the host's launches."""
-        passes = self.stages[self.critical_stage].whole.passes
-        return self.tasks.num_micro_batches * sum(step_pass.host.us for step_pass in passes) / self.modelled_us
+        return self.host.us / self.modelled_us
 
     @property
     def bubble_us(self) -> float:

@@ -4,22 +4,30 @@ Eager frameworks launch every kernel from one host thread. While kernels are lon
 micro-batches it finishes them faster than the host issues the next, and a pass takes as long as its launches. Where
 the host waits for the device after every layer, launching and running take turns, and the launches come on top.
 
-The cost of one launch is a system's own, read off its RoPE tables, an operator of ten kernels forward and eighteen
-backward: the host's time to launch a pass where the table has it, else the duration at which shorter calls stop
-getting shorter. A workload says how many launches a pass is worth
-(``HostWork``); docs/adr/0005-host.md has their sources.
+What one launch costs is known of the processor (``hardware/host_processor.py``); how many launches a pass is worth
+(``HostWork``), of the software (``workload/host_stack.py``). docs/adr/0005-host.md has their sources.
 """
 
 from __future__ import annotations
 
 from predictor.core.costs.calibration import factor
+from predictor.core.costs.cost import ZERO, Cost, Source
 from predictor.core.hardware.hardware import System
+from predictor.core.hardware.host_processor import host_of
+
+
+def launch_cost(system: System, launches: float, backward: bool) -> Cost:
+    """Return the host time of so many launches with its interval; none on a system whose launches are not known."""
+    host = host_of(system)
+    if host is None or not launches:
+        return ZERO
+    per_launch, calibrated = host.launch(backward), launches * factor(system, "host")
+    return Cost(*(calibrated * us for us in per_launch), Source.EXTRAPOLATED)
 
 
 def launch_us(system: System, launches: float, backward: bool) -> float:
-    """Return the host time of so many launches, in microseconds; 0 on a system whose launches were not measured."""
-    per_launch = system.host.get("launch_backward_us" if backward else "launch_forward_us")
-    return 0.0 if per_launch is None else launches * per_launch.value * factor(system, "host")
+    """Return the host time of so many launches, in microseconds; 0 on a system whose launches are not known."""
+    return launch_cost(system, launches, backward).us
 
 
 def waiting_us(launching_us: float, device_us: float, synchronized: bool) -> float:
@@ -31,3 +39,19 @@ def waiting_us(launching_us: float, device_us: float, synchronized: bool) -> flo
         synchronized: host and device take turns; otherwise they overlap and the longer one decides.
     """
     return launching_us if synchronized else max(0.0, launching_us - device_us)
+
+
+def waiting(launching: Cost, device: Cost, synchronized: bool, least: Cost = ZERO) -> Cost:
+    """Return how long the device waits for the host, with its interval, ``least`` or longer.
+
+    The ends differ in what a launch costs alone: kernels take their predicted time in both.
+    """
+    us, low_us, high_us = (
+        max(shortest, waiting_us(launching_us, device.us, synchronized))
+        for launching_us, shortest in (
+            (launching.us, least.us),
+            (launching.low_us, least.low_us),
+            (launching.high_us, least.high_us),
+        )
+    )
+    return Cost(us, low_us, high_us, Source.EXTRAPOLATED if us else Source.MEASURED)

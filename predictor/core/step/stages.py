@@ -9,7 +9,7 @@ from predictor.core.costs.cost import ZERO, Cost, Source, total
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.beside import slowdown_beside, time_overlaps
 from predictor.core.step.beside import time_tasks as time_tasks
-from predictor.core.step.host import launch_us, waiting_us
+from predictor.core.step.host import launch_cost, waiting
 from predictor.core.step.overlap import beside, without_part
 from predictor.core.step.update import time_update
 from predictor.core.workload.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
@@ -52,7 +52,7 @@ class PassTime:
         return PassTime(
             self.cost * times,
             {part: cost * times for part, cost in self.traffic.items()},
-            self.host * times if self.host.us else self.host,
+            self.host * times if self.host.high_us else self.host,
             {part: cost * times for part, cost in self.hidden.items()} if self.hidden else self.hidden,
         )
 
@@ -177,12 +177,12 @@ def _timed(system: PublishedSystem, tasks: PassTasks, apart: Sequence[Task] = ()
     return time_pass(system, tasks.tasks, tasks.overlaps, apart) if tasks.tasks or tasks.overlaps else NO_PASS
 
 
-def _counted_us(system: PublishedSystem, launches: HostWork) -> float:
+def _counted(system: PublishedSystem, launches: HostWork) -> Cost:
     """Return how much longer the host takes to launch a forward pass's counted tasks than the device to run them."""
     if not launches.counted:
-        return 0.0
-    launching_us = launch_us(system.hardware, launches.counted_launches, backward=False)
-    return waiting_us(launching_us, time_tasks(system, launches.counted).us, synchronized=False)
+        return ZERO
+    launching = launch_cost(system.hardware, launches.counted_launches, backward=False)
+    return waiting(launching, time_tasks(system, launches.counted), synchronized=False)
 
 
 def _launched(
@@ -191,15 +191,14 @@ def _launched(
     launches: float,
     backward: bool,
     takes_turns: bool,
-    least_us: float = 0.0,
+    least: Cost = ZERO,
 ) -> PassTime:
-    """Return a pass with the time in which the device waits for the host's launches, ``least_us`` or more."""
+    """Return a pass with the time in which the device waits for the host's launches, ``least`` or more."""
     if not device.cost.us:
         return NO_PASS
-    us = max(least_us, waiting_us(launch_us(system.hardware, launches, backward), device.cost.us, takes_turns))
-    if not us:
+    host = waiting(launch_cost(system.hardware, launches, backward), device.cost, takes_turns, least)
+    if not host.high_us:
         return device
-    host = Cost(us, us, us, Source.EXTRAPOLATED)
     return PassTime(device.cost + host, device.traffic, host, device.hidden)
 
 
@@ -232,7 +231,7 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
             launches.forward,
             backward=False,
             takes_turns=turns,
-            least_us=_counted_us(system, launches),
+            least=_counted(system, launches),
         ),
         _launched(system, recompute, launches.recompute, backward=False, takes_turns=turns),
         _launched(system, backward, launches.backward - apart, backward=True, takes_turns=turns),

@@ -87,6 +87,7 @@ class TrainingRun:
         fused_experts: the products of all experts are one kernel each, with the gate and the casts to low precision.
         optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
         framework: software that trains; None: not said.
+        host_slowdown: of launches by other ranks and the collector; None: by framework.
         offload_optimizer: share of the optimizer's states in host memory, updated there.
         overlap_optimizer_offload: gradients and weights travel beside that update.
         host_threads: of a rank's update; None: as many as stream its share of the host's memory.
@@ -145,6 +146,7 @@ class TrainingRun:
     fused_experts: bool = False
     optimizer_state_bytes: float | None = None
     framework: Framework | None = None
+    host_slowdown: float | None = None
     layers_per_chunk: tuple[tuple[int, ...], ...] | None = None
     offload_optimizer: float = 0.0
     overlap_optimizer_offload: bool = False

@@ -9,6 +9,7 @@ from predictor.core.transforms.graphs import graph_launches, overhead_share
 from predictor.core.transforms.recomputation import of_layer, recomputed_layers
 from predictor.core.workload.accumulation import accumulation_tasks
 from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.host_stack import layer_work, slowdown
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.low_precision_memory import cast_weights
 from predictor.core.workload.offload import offloaded_share, with_host_gradients, with_offloading
@@ -22,35 +23,38 @@ from predictor.core.workload.tasks import PassTasks, Task, share_of
 from predictor.core.workload.transformer import Attention, LayerKind
 from predictor.core.workload.transformer_memory import layer_memory, stage_states
 
-# Views, module calls, autograd functions and random-state bookkeeping of one layer's pass, as launches' worth of host
-# time. Counts and their sources: docs/adr/0005-host.md.
-LAYER_OVERHEAD = 10.0
 # Reading or setting a generator's state: a call that copies a few bytes to or from a tensor of the host; no kernel.
 GENERATOR_STATE = 0.5
 # Without a graph to record (the forward pass of a recomputed layer) an operation costs the host a little less.
 WITHOUT_GRAPH = 0.85
 
 
-def layer_launches(run: TrainingRun, kind: LayerKind, layer_pass: PassTasks, records_graph: bool = True) -> float:
-    """Return a layer pass's launches' worth of host time, hidden traffic included."""
-    launches = LAYER_OVERHEAD * overhead_share(run.graph_modules) + graph_launches(run.graph_modules, kind.has_experts)
+def layer_launches(
+    run: TrainingRun, kind: LayerKind, layer_pass: PassTasks, records_graph: bool = True, backward: bool = False
+) -> float:
+    """Return a layer pass's launches' worth of host time, hidden traffic and the software's own work included."""
+    own = layer_work(run)[backward]
+    launches = own * overhead_share(run.graph_modules) + graph_launches(run.graph_modules, kind.has_experts)
     launches += sum([task.launches for task in layer_pass.calls()])
-    return launches if records_graph else launches * WITHOUT_GRAPH
+    return (launches if records_graph else launches * WITHOUT_GRAPH) * slowdown(run)
 
 
 def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes, counted: list[Task]) -> HostWork | None:
-    """Return the host's share of a layer's passes; None where graphs launch everything."""
+    """Return the host's share of a layer's passes; None where graphs launch everything.
+
+    A recomputed layer runs its software's own work forward twice, the second time in its backward pass.
+    """
     if run.cuda_graphs:
         return None
-    saved, restored = generator_launches(run)
+    saved, restored = (each * slowdown(run) for each in generator_launches(run))
     records = run.recompute is not Recompute.FULL
     return HostWork(
         layer_launches(run, kind, passes.forward, records_graph=records) + saved,
         layer_launches(run, kind, passes.recompute) + restored,
-        layer_launches(run, kind, passes.backward),
+        layer_launches(run, kind, passes.backward, backward=True),
         run.synchronize_each_layer or run.blocking_launches,
         tuple(counted),
-        sum([task.launches for task in counted]),
+        sum([task.launches for task in counted]) * slowdown(run),
     )
 
 

@@ -40,4 +40,17 @@ def configuration(row: Row) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(text)
     framework = next((name for word, name in FRAMEWORKS.items() if row.has("framework", word)), "pytorch")
     content["training"] = {"framework": framework, **content["training"]}
+    if framework == "transformers":
+        content["training"] |= _by_trainer(content["training"])
     return content
+
+
+def _by_trainer(training: dict[str, Any]) -> dict[str, Any]:
+    """Return what Hugging Face's Trainer and the benchmark's scenarios do and these configurations leave out.
+
+    Source: transformers, gradient_checkpointing_enable, whose checkpoint is reentrant where no argument says otherwise;
+    fms-acceleration, scripts/benchmarks/scenarios.yaml (lora_dropout: 0.1).
+    """
+    lora = training.get("lora")
+    adapters = {} if lora is None else {"lora": {"dropout": 0.1, **lora}}
+    return {"recompute_stops_early": False, **adapters}

@@ -45,7 +45,7 @@ def configuration(row: Row) -> dict[str, Any]:
             rotary_fraction=0.0,
             biases=True,
             tied_embeddings=True,
-            loss="torch",
+            loss="fused",  # MPT's loss_fn is fused_crossentropy by default
         ),
         "parallelism": layout(
             row,
