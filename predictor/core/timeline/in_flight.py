@@ -12,7 +12,8 @@ def peak_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_ba
     """Return the largest number of micro-batches, times chunks, with stored activations on a stage.
 
     1F1B and interleaved 1F1B store those of the warm-up and of the current slot; ZB-H1 frees them s backwards later on
-    stage s, in all as many as stages; AFAB and breadth-first chunks store all. V-shaped schedules are counted slot by slot.
+    stage s, in all as many as stages; where all forward passes come first, all. V-shaped
+    schedules are counted slot by slot.
     """
     if schedule.v_shaped:
         return max(map(sum, flights(schedule, stage, num_stages, num_micro_batches, num_chunks)))
