@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from predictor.core.base.fields import Amount, Count, Switch, names, whole_number
 from predictor.core.schema.section import Section
+from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.expert_exchange import ExpertDispatcher
 from predictor.core.workload.frameworks import DEEPSPEED
 from predictor.core.workload.layout import RANK_ORDER
@@ -27,6 +28,14 @@ def _split(value: object) -> object:
         "expected a list of layers per stage, a list of such lists with the layers of each chunk, "
         f"{' or '.join(METHODS)}, or a string as of --pipeline-model-parallel-layout: Et*3|(tt|)*29,m|L"
     )
+
+
+def _schedule(value: object) -> object:
+    """Refuse what names no schedule."""
+    if value is None or value in list(SCHEDULES):
+        return value
+    *names_but_last, last = (repr(name) for name in SCHEDULES)
+    raise ValueError(f"input should be {', '.join(names_but_last)} or {last}")
 
 
 def _counts(chunks: list[object] | tuple[object, ...]) -> bool:
@@ -74,9 +83,7 @@ class ParallelismSection(Section):
     loss_counts_as_layer: Switch = Field(
         default=False, description="an even split counts the output projection and the loss as one of the last chunk's"
     )
-    schedule: (
-        Literal["1f1b", "all_forward_all_backward", "interleaved_1f1b", "zero_bubble_h1", "zbv", "dualpipe_v"] | None
-    ) = Field(
+    schedule: Annotated[str | None, BeforeValidator(_schedule)] = Field(
         default=None, description="pipeline schedule; 1f1b, interleaved where stages have several chunks, if absent"
     )
     micro_batch_group_size: Count | None = Field(

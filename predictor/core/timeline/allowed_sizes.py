@@ -14,7 +14,9 @@ def check(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -
     if num_stages < 2:
         return "needs at least 2 pipeline stages"
     if SCHEDULES[name].v_shaped:
-        return _check_v(name, num_stages, num_micro_batches, num_chunks)
+        return _check_v(SCHEDULES[name].least_micro_batches * num_stages, num_micro_batches, num_chunks)
+    if SCHEDULES[name].all_forward:
+        return None
     return _check_groups(SCHEDULES[name].group or num_stages, num_stages, num_micro_batches)
 
 
@@ -41,10 +43,10 @@ def _check_groups(group: int, num_stages: int, num_micro_batches: int) -> str | 
     return None
 
 
-def _check_v(name: str, num_stages: int, num_micro_batches: int, num_chunks: int) -> str | None:
+def _check_v(least: int, num_micro_batches: int, num_chunks: int) -> str | None:
     """Return the rule of V-shaped schedules that sizes break; None where they break none."""
     if num_chunks != V_CHUNKS:
         return f"holds {V_CHUNKS} model chunks per stage (virtual_pipeline_parallel_size), not {num_chunks}"
-    if name == "dualpipe_v" and num_micro_batches < 2 * num_stages:
-        return f"needs at least twice as many micro-batches as pipeline stages, {2 * num_stages}"
+    if num_micro_batches < least:
+        return f"needs at least twice as many micro-batches as pipeline stages, {least}"
     return None

@@ -9,7 +9,10 @@ from __future__ import annotations
 from itertools import accumulate
 
 from predictor.core.timeline.paths import Durations, PerChunk, interleaved, meeting, split_backward, waiting
-from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES
+from predictor.core.timeline.schedules import SCHEDULES
+
+# Schedules whose longest paths are known; of others the work of the fullest stage is taken.
+WITH_PATHS = ("1f1b", "interleaved_1f1b", "zero_bubble_h1", "all_forward_all_backward")
 
 
 def lower_bound(
@@ -26,8 +29,7 @@ def lower_bound(
     """Return a lower bound on the step time, max over stages of (finished + end), plus closing.
 
     Equal to the replay for uniform stages: for interleaved_1f1b if no message is longer than a slot, for zero_bubble_h1
-    if none is longer than half a weight-gradient slot; the work of one stage, no more, of V-shaped schedules and of
-    groups that hold not as many micro-batches as there are stages.
+    if none is longer than half a weight-gradient slot; the work of one stage, no more, of others (``WITH_PATHS``).
 
     Args:
         name: of the schedule.
@@ -43,7 +45,7 @@ def lower_bound(
     assert bool(weight) == SCHEDULES[name].splits_backward
     assert SCHEDULES[name].may_block or not blocking
     split = weight or [[0.0]] * len(forward)
-    if SCHEDULES[name].v_shaped or name.startswith(IN_GROUPS):
+    if name not in WITH_PATHS:
         return _fullest_stage(num_micro_batches, forward, backward, split, message, ends) + closing
     if (
         forward.count(forward[0]) == backward.count(backward[0]) == split.count(split[0]) == len(forward)

@@ -12,12 +12,13 @@ def peak_in_flight(schedule: Schedule, stage: int, num_stages: int, num_micro_ba
     """Return the largest number of micro-batches, times chunks, with stored activations on a stage.
 
     1F1B and interleaved 1F1B store those of the warm-up and of the current slot; ZB-H1 frees them s backwards later on
-    stage s, in all as many as stages; AFAB stores all. V-shaped schedules are counted slot by slot.
+    stage s, in all as many as stages; where all forward passes come first, all. V-shaped
+    schedules are counted slot by slot.
     """
     if schedule.v_shaped:
         return max(map(sum, flights(schedule, stage, num_stages, num_micro_batches, num_chunks)))
-    if schedule.name == "all_forward_all_backward":
-        return num_micro_batches
+    if schedule.all_forward:
+        return num_micro_batches * num_chunks
     if schedule.splits_backward:
         return min(num_stages, num_micro_batches)
     ahead = num_stages - stage - 1
@@ -33,6 +34,8 @@ def flights(
     No other moment has as many of every chunk. A micro-batch is in flight from its forward pass to its last backward
     pass. Steps longer than warm-up and cool-down together hold no more.
     """
+    if schedule.all_forward:
+        return ((num_micro_batches,) * num_chunks,)
     period = schedule.period(num_stages)
     if schedule.has_steady_state:
         longest = 3 * period + 4 * num_stages

@@ -46,6 +46,8 @@ class Schedule:
         has_steady_state: between warm-up and cool-down every stage repeats the same slots with later micro-batches.
         v_shaped: stages hold two chunks, the second ones in reverse: the first stage has the model's both ends.
         pairs: a forward pass and the other chunk's backward pass behind it run as one, and send their results together.
+        least_micro_batches: per stage of the pipeline.
+        all_forward: all forward passes run before the first backward pass, so that a stage holds every micro-batch.
         group: micro-batches that pass a chunk before the first of them passes the next; 0: as many as stages.
     """
 
@@ -59,6 +61,8 @@ class Schedule:
     has_steady_state: bool = False
     v_shaped: bool = False
     pairs: bool = False
+    least_micro_batches: int = 0
+    all_forward: bool = False
     group: int = 0
 
     def virtual_stage(self, stage: int, chunk: int, num_stages: int) -> int:
@@ -298,7 +302,11 @@ SCHEDULES: Mapping[str, Schedule] = _Schedules(
                 has_steady_state=True,
             ),
             Schedule(
-                "all_forward_all_backward", "AFAB", all_forward_all_backward, "Huang et al. 2019, arXiv:1811.06965"
+                "all_forward_all_backward",
+                "AFAB",
+                all_forward_all_backward,
+                "Huang et al. 2019, arXiv:1811.06965",
+                all_forward=True,
             ),
             Schedule(
                 "interleaved_1f1b",
@@ -341,6 +349,7 @@ SCHEDULES: Mapping[str, Schedule] = _Schedules(
                 has_steady_state=True,
                 v_shaped=True,
                 pairs=True,
+                least_micro_batches=2,
             ),
         )
     }

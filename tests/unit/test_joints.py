@@ -1,0 +1,93 @@
+"""How many files of the product an addition touches: what CONTRIBUTING.md says, held by who names what."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from predictor.core.blocks.mixers import WITH_BLOCKS, Mixer, Mixers
+from predictor.core.schema.model_section import ModelSection
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.workload.architecture import Architecture
+from predictor.core.workload.model_keys import ModelKeys
+from tests.unit.test_structure import PACKAGES, relative
+
+CORE = PACKAGES["predictor"] / "core"
+# Mamba-2 alone may also run beside attention, which has a key and a check of its own.
+BESIDE_ATTENTION = {"predictor/core/workload/architecture.py", "predictor/core/checks/layer_checks.py"}
+# Schedules that a run has where its file names none, or that frameworks are described by.
+DEFAULTS = ("1f1b", "interleaved_1f1b")
+# Keys that the architecture has in another form: null and 0, empty patterns, other names.
+IN_ANOTHER_FORM = {
+    *("ffn_hidden_size", "num_key_value_heads", "sliding_window", "vocab_size", "rotary_fraction", "rotary_layers"),
+    *("num_position_embeddings", "layer_types", "ffn_types", "attention_chunk"),
+}
+
+
+def names_in(path: Path) -> set[str]:
+    """Return the names, attributes and strings of a module, its documentation aside."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.alias(name=name) | ast.Constant(value=str(name)):
+                found.add(name)
+            case ast.ClassDef(name=name):
+                found.add(name)
+            case ast.ImportFrom(module=str(module)):
+                found.add(module.rpartition(".")[2])
+    return found
+
+
+def naming(word: str, folder: Path) -> set[str]:
+    """Return the modules below a folder that name something."""
+    return {relative(path) for path in folder.rglob("*.py") if word in names_in(path)}
+
+
+@pytest.mark.parametrize("mixer", WITH_BLOCKS)
+def test_the_core_names_a_token_mixer_in_its_block_and_in_one_list(mixer: Mixer) -> None:
+    sizes = next(field for field in fields(Mixers) if field.name == mixer)
+    kind = str(sizes.type).removeprefix("Annotated[").partition(" |")[0]
+    found = naming(kind, CORE) | naming(mixer.value, CORE) | naming(mixer.name, CORE)
+    own = {f"predictor/core/blocks/{mixer}.py", "predictor/core/blocks/mixers.py"}
+    others = found - own - (BESIDE_ATTENTION if mixer is Mixer.MAMBA2 else set())
+    # A block may take a neighbour's constants, and an operator may have the mixer's name.
+    others = {path for path in others if "/blocks/" not in path and "/operators/" not in path}
+    assert not others, f"{mixer} belongs in its block; found in {', '.join(sorted(others))}"
+    assert own <= found
+
+
+def test_every_token_mixer_has_a_file_and_a_list() -> None:
+    blocks = {path.stem for path in (CORE / "blocks").glob("*.py")}
+    assert {mixer.value for mixer in WITH_BLOCKS} <= blocks
+    assert set(Mixer) == {*WITH_BLOCKS, Mixer.NONE} | {mixer for mixer in Mixer if mixer.is_attention}
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULES if name not in DEFAULTS])
+def test_the_core_names_a_schedule_in_one_file(name: str) -> None:
+    # Some have a closed form for the search, and frameworks are described by those that they run.
+    others = {"predictor/core/timeline/bound.py", "predictor/core/plan/framework_rules.py"}
+    assert naming(name, CORE) - others == {"predictor/core/timeline/schedules.py"}
+
+
+def test_the_section_of_the_model_and_the_architecture_share_their_keys() -> None:
+    keys = {field.name for field in fields(ModelKeys)}
+    assert keys <= ModelSection.model_fields.keys()
+    twice = set(ModelSection.model_fields) & {field.name for field in fields(Architecture)} - keys
+    assert twice == IN_ANOTHER_FORM
+    for key in keys:
+        own = ModelSection.model_fields[key]
+        assert key not in ModelSection.__annotations__, f"{key} is in ModelKeys already"
+        assert own.description, key
+
+
+def test_contributors_are_told_as_many_files() -> None:
+    text = (PACKAGES["predictor"].parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = re.search(r"## Add a token mixer\n(.*?)\n## ", text, re.DOTALL)
+    assert section is not None
+    named = set(re.findall(r"`(predictor/[\w/.]+\.\w+)`", section[1]))
+    assert len(named) == 3  # an example of a block, the list, an example of a reader
