@@ -44,7 +44,7 @@ from predictor.replay.graph.stream_waits import stream_waits
 from predictor.replay.graph.streams import add_streams, submissions, typical_latencies
 from predictor.replay.graph.sync_calls import SyncCalls, waiting_calls
 from predictor.replay.graph.synchronization import Synchronization, Synchronizer
-from predictor.replay.graph.wakes import idle_by_wakes
+from predictor.replay.graph.thread_dependencies import idle_until_woken
 from predictor.replay.graph.workers import add_worker_edges, add_workers, join_workers, waits_for_workers
 
 
@@ -110,7 +110,7 @@ def _add_threads(
     synchronization: Synchronization,
 ) -> None:
     """Add the tasks of all threads, then what they waited for of each other and of the GPU."""
-    woken = idle_by_wakes(trace.events, step, threads)
+    woken = idle_until_woken(trace.events, step, threads)
     for_workers = waits_for_workers(drafts, trace, step, threads, table)
     after_waits = []
     for thread in threads:
