@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from predictor.commands.asked import add_changes
+from predictor.commands.config_arguments import add_changes
 from predictor.commands.parser import Commands, add_command, width
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json

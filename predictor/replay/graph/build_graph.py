@@ -131,12 +131,12 @@ def _add_threads(
 
 def _own_gpu_tasks(pending: PendingTasks, trace: RankTrace, step: StepEvents, table: OperatorTable) -> None:
     """Give what runs on streams and workers the operators that started it, and the runtime calls."""
-    for unplaced in pending.tasks:
-        if unplaced.operator == NO_OPERATOR and unplaced.event in step.launched_by:
-            starter = step.launched_by[unplaced.event]
-            unplaced.operator = table.of_event.get(starter, NO_OPERATOR)
+    for pending_task in pending.tasks:
+        if pending_task.operator == NO_OPERATOR and pending_task.event in step.launched_by:
+            starter = step.launched_by[pending_task.event]
+            pending_task.operator = table.of_event.get(starter, NO_OPERATOR)
             if trace.events[starter].category is Category.RUNTIME:
-                unplaced.call = starter
+                pending_task.call = starter
 
 
 def _facts(
@@ -146,7 +146,9 @@ def _facts(
     host_us = round(step.end_us - step.start_us, 3)
     carried_us = max(step.carried_us.values(), default=0.0)
     launched = {position for rows in (step.gpu, step.workers) for positions in rows.values() for position in positions}
-    gpu_end_us = max((unplaced.end_us for unplaced in pending.tasks if unplaced.event in launched), default=0.0)
+    gpu_end_us = max(
+        (pending_task.end_us for pending_task in pending.tasks if pending_task.event in launched), default=0.0
+    )
     return {
         "path": str(trace.path),
         "notes": list(trace.notes),
@@ -177,7 +179,7 @@ def _finished(
     lanes: Mapping[int, int],
     facts: Mapping[str, object],
 ) -> LocalGraph:
-    used = {unplaced.row for unplaced in pending.tasks}
+    used = {pending_task.row for pending_task in pending.tasks}
     is_gpu = {row: row >= len(trace.rows) or (row < len(trace.rows) and trace.rows[row].is_gpu) for row in used}
     order = sorted(used, key=lambda row: (row != step.main_row, is_gpu[row], lanes.get(row, row), row))
     place = {row: number for number, row in enumerate(order)}

@@ -27,7 +27,7 @@ class Cause(NamedTuple):
 
     Attributes:
         end_us: when it had ended, or the launch was given.
-        task: unplaced.
+        task: a pending one.
         kind: of the edge.
         typical_us: what the GPU typically takes from then until the task starts.
     """

@@ -173,14 +173,14 @@ def submissions(
     given = {}
     for stream in streams.values():
         for task in stream.tasks:
-            unplaced = pending.tasks[task]
-            call = step.launched_by.get(unplaced.event, UNKNOWN)
+            pending_task = pending.tasks[task]
+            call = step.launched_by.get(pending_task.event, UNKNOWN)
             if call == UNKNOWN:
                 continue
             event = trace.events[call]
             begin, end = (round(at - step.start_us, 3) for at in (event.start_us, event.end_us))
             free = pending.tasks[pending.before(task)].end_us + latencies.next_us
-            if unplaced.start_us - max(begin + latencies.launch_us, free) > LATE_US:
-                begin = max(begin, min(end, round(unplaced.start_us - latencies.launch_us, 3)))
-            given[task] = min(begin, unplaced.start_us)
+            if pending_task.start_us - max(begin + latencies.launch_us, free) > LATE_US:
+                begin = max(begin, min(end, round(pending_task.start_us - latencies.launch_us, 3)))
+            given[task] = min(begin, pending_task.start_us)
     return given

@@ -55,7 +55,7 @@ class SyncCalls:
         pending: with the tasks of the streams.
         streams: of the step.
         records: the event that records its wait, by the call's position.
-        launches: by thread, when it launched which unplaced.
+        launches: by thread, when it launched which pending task.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class SyncCalls:
 def _launches_by_thread(
     trace: RankTrace, step: StepEvents, pending: PendingTasks, streams: Mapping[int, Stream]
 ) -> dict[int, list[tuple[float, int]]]:
-    """Return, by thread, when it launched which unplaced."""
+    """Return, by thread, when it launched which pending task."""
     launches: dict[int, list[tuple[float, int]]] = {}
     for stream in streams.values():
-        for unplaced in stream.tasks:
-            call = step.launched_by.get(pending.tasks[unplaced].event, UNKNOWN)
+        for pending_task in stream.tasks:
+            call = step.launched_by.get(pending.tasks[pending_task].event, UNKNOWN)
             if call != UNKNOWN:
                 at = round(trace.events[call].start_us - step.start_us, 3)
-                launches.setdefault(trace.events[call].row, []).append((at, unplaced))
+                launches.setdefault(trace.events[call].row, []).append((at, pending_task))
     for of_thread in launches.values():
         of_thread.sort()
     return launches

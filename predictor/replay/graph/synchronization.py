@@ -124,14 +124,14 @@ class Synchronizer:
         """
         copies = {}
         for stream in self._calls.streams.values():
-            for unplaced in stream.tasks:
-                task = self._tasks[unplaced]
+            for pending_task in stream.tasks:
+                task = self._tasks[pending_task]
                 call = self._calls.step.launched_by.get(task.event, UNKNOWN)
                 if task.kind is not TaskKind.COPY or call == UNKNOWN or "emcpy" not in self._events[call].name:
                     continue
                 waits = "Async" not in self._events[call].name or "ageable" in task.name
                 if waits and task.end_us <= self._calls.us(self._events[call].end_us):
-                    copies[call] = unplaced
+                    copies[call] = pending_task
         return copies
 
     def _full_queues(self) -> dict[int, int]:
@@ -142,9 +142,9 @@ class Synchronizer:
         """
         full = {}
         places = {
-            unplaced: (row, at)
+            pending_task: (row, at)
             for row, stream in self._calls.streams.items()
-            for at, unplaced in enumerate(stream.tasks)
+            for at, pending_task in enumerate(stream.tasks)
         }
         for thread, positions in self._calls.step.host.items():
             launches = self._calls.launches.get(thread, [])
@@ -192,17 +192,17 @@ class Synchronizer:
         """
         place, end = stream.count_launched_before(self._calls.us(event.start_us)), self._calls.us(event.end_us)
         while place:
-            unplaced = stream.tasks[place - 1]
-            task = self._tasks[unplaced]
+            pending_task = stream.tasks[place - 1]
+            task = self._tasks[pending_task]
             is_known = task.event == UNKNOWN or task.event in self._calls.step.launched_by
             if task.end_us <= end or (is_known and task.end_us > end + CLOCKS_US):
-                return unplaced
+                return pending_task
             place -= 1
         return ROOT
 
-    def _explains(self, unplaced: int, event: TraceEvent) -> bool:
+    def _explains(self, pending_task: int, event: TraceEvent) -> bool:
         """Return whether a call ended as soon as it could after a task."""
-        ready = max(self._tasks[unplaced].end_us, self._calls.us(event.start_us))
+        ready = max(self._tasks[pending_task].end_us, self._calls.us(event.start_us))
         return 0.0 <= self._calls.us(event.end_us) - ready <= RETURN_US
 
     def _ended_within(self, event: TraceEvent) -> list[int]:
@@ -210,9 +210,9 @@ class Synchronizer:
         start, end = self._calls.us(event.start_us), self._calls.us(event.end_us)
         last = ROOT
         for row in self._calls.streams:
-            unplaced = self._calls.pending.last_by(row, end)
-            task = self._tasks[unplaced]
-            is_within = unplaced != ROOT and max(start, end - RETURN_US) <= task.end_us
+            pending_task = self._calls.pending.last_by(row, end)
+            task = self._tasks[pending_task]
+            is_within = pending_task != ROOT and max(start, end - RETURN_US) <= task.end_us
             if is_within and (last == ROOT or task.end_us > self._tasks[last].end_us):
-                last = unplaced
+                last = pending_task
         return [last]
