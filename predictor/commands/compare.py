@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from predictor.commands.asked import MODEL_ONLY, add_changes, add_model_only
+from predictor.commands.config_arguments import MODEL_ONLY, add_changes, add_model_only
 from predictor.commands.parser import Commands, add_command, width
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json

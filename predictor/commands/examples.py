@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from predictor.commands.asked import example
+from predictor.commands.config_arguments import example
 from predictor.commands.parser import Commands, add_command
 from predictor.core.base.bundled import examples
 

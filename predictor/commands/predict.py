@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.commands.asked import KEY_OPTIONS, add_config, config_path, predicted
+from predictor.commands.config_arguments import KEY_OPTIONS, add_config, config_path, predicted
 from predictor.commands.parser import Commands, Unfit, add_command, width
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json

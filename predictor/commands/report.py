@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.asked import add_config, config_path, predicted
+from predictor.commands.config_arguments import add_config, config_path, predicted
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import Commands, add_command
 
@@ -40,15 +40,15 @@ def answer(arguments: argparse.Namespace) -> str:
         from predictor.core.plan.framework_rules import MEGATRON, rules_behind
         from predictor.core.step.memory import step_memory
         from predictor.search.answer import search
+        from predictor.search.own_layout import layout_rank
         from predictor.search.question import problem_around
         from predictor.search.report.layouts import layouts
-        from predictor.search.standing import standing
 
         rules = rules_behind(loaded.run.framework) or MEGATRON
         problem = problem_around(loaded, rules)
         answered = search(problem, SHOWN, pareto=True)
         fastest_us = (answered.ranking.unsure or answered.ranking.best)[0].step_us
-        own = standing(problem, loaded.run, prediction.modelled_us, fastest_us).scaled(prediction.ratio)
+        own = layout_rank(problem, loaded.run, prediction.modelled_us, fastest_us).scaled(prediction.ratio)
         others = layouts(answered, own, max(needed.total for needed in step_memory(prediction.tasks)))
     text = page(prediction, loaded, picture(step_trace(prediction), CONTENT_WIDTH), others)
     return write_outputs([Output("--out", arguments.out, lambda: text)])[0]

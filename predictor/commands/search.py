@@ -6,7 +6,7 @@ import argparse
 from contextlib import suppress
 from pathlib import Path
 
-from predictor.commands.asked import MODEL_ONLY, add_changes, add_model_only
+from predictor.commands.config_arguments import MODEL_ONLY, add_changes, add_model_only
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import Commands, add_command, width
 from predictor.commands.predict import is_hugectr_file

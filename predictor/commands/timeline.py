@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.commands.asked import add_config, config_path, predicted
+from predictor.commands.config_arguments import add_config, config_path, predicted
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import Commands, add_command
 from predictor.core.base.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from predictor.commands.asked import add_config, configuration, key_changes, model_of
+from predictor.commands.config_arguments import add_config, configuration, key_changes, model_of
 from predictor.commands.parser import Commands, add_command, width
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json

@@ -12,7 +12,7 @@ from predictor.core.timeline.graph import GraphReplay
 from predictor.replay.bottleneck import Bottleneck, bottleneck_of
 from predictor.replay.breakdown import RankParts, breakdown
 from predictor.replay.critical import Move, PathShare, moved, operator_shares
-from predictor.replay.graph.steady import steady_step_us
+from predictor.replay.graph.steady_state import steady_step_us
 from predictor.replay.idle import RowGaps, busiest_gaps
 from predictor.replay.whatif.changes import Applied, Means, apply_changes, settings_of
 from predictor.replay.whatif.traced_step import TracedStep, measured_spans

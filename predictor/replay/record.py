@@ -16,8 +16,8 @@ from pydantic import Field
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.files import write_whole
 from predictor.replay.breakdown import traffic_of
-from predictor.replay.files.closed import Closed
 from predictor.replay.files.events import UNKNOWN
+from predictor.replay.files.record_model import RecordModel
 from predictor.replay.graph.local_graph import NO_OPERATOR, LocalGraph, OperatorPass, TracedOperator, TracedTask
 from predictor.replay.precision.operator_graph import Precision
 from predictor.replay.whatif.known_operators import known_around, known_call, precision_of
@@ -27,7 +27,7 @@ FORMAT: Literal["estimate-train-time/traced-step/1"] = "estimate-train-time/trac
 Times = Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=1)]
 
 
-class TracedOperatorTimes(Closed):
+class TracedOperatorTimes(RecordModel):
     """All calls of one operator with the same inputs in one pass of the step."""
 
     name: str = Field(min_length=1, description="as PyTorch's dispatcher or autograd names it; else the kernel's")
@@ -41,7 +41,7 @@ class TracedOperatorTimes(Closed):
     samples_us: Times = Field(description="of every call: its kernels on a GPU, its thread's time on a CPU")
 
 
-class TracedCollectiveTimes(Closed):
+class TracedCollectiveTimes(RecordModel):
     """All collectives of one name, size and group."""
 
     name: str
@@ -53,7 +53,7 @@ class TracedCollectiveTimes(Closed):
     samples_us: Times
 
 
-class TracedStepRecord(Closed):
+class TracedStepRecord(RecordModel):
     """One rank's traced step; times in microseconds."""
 
     format: Literal["estimate-train-time/traced-step/1"] = FORMAT

@@ -19,7 +19,7 @@ from predictor.core.hardware.hardware import COMPONENTS
 from predictor.core.step.calibrated import log_error, log_gradient, log_time
 from predictor.evidence.calibration.answer import Calibrated
 from predictor.evidence.calibration.contradictions import check_agreement
-from predictor.evidence.calibration.fit import Fit, fit
+from predictor.evidence.calibration.factor_estimate import FactorEstimate, estimate_factors
 from predictor.evidence.calibration.observations import Observation, observed_run
 from predictor.evidence.calibration.priors import prior_of
 from predictor.evidence.published.tables import published_tables
@@ -95,7 +95,7 @@ class _Predicted(NamedTuple):
     high: float
 
 
-def _predicted(row: Published, fitted: Fit | None) -> _Predicted:
+def _predicted(row: Published, fitted: FactorEstimate | None) -> _Predicted:
     """Return a prediction, as published where nothing was calibrated; derivatives are those at published times."""
     if fitted is None:
         return _Predicted(row.log_published, *map(log, row.run.interval))
@@ -104,11 +104,11 @@ def _predicted(row: Published, fitted: Fit | None) -> _Predicted:
     return _Predicted(here, here - half, here + half)
 
 
-def _fitted(rows: Sequence[Published]) -> Fit | None:
+def _fitted(rows: Sequence[Published]) -> FactorEstimate | None:
     """Return what runs calibrate; None where they contradict each other or no factors help."""
     runs = [row.run for row in rows]
     prior = prior_of(runs)
-    fitted = fit(runs, prior)
+    fitted = estimate_factors(runs, prior)
     calibrated = Calibrated(Path(), runs[0].system.hardware, tuple(runs), prior.deviations, fitted, ())
     try:
         check_agreement(runs, fitted, prior.deviations)

@@ -11,7 +11,7 @@ import torch
 from hugectr.dense.losses import loss_of
 from hugectr.dense.module import Position
 from hugectr.dense.network import MODULES, DenseNetwork
-from hugectr.dense.plain import Dropout
+from hugectr.dense.parameter_free import Dropout
 from hugectr.dense.weighted import BatchNorm
 from predictor.recommender.hugectr.dense_layers import dense_layer
 from predictor.recommender.workload.embedding import Combiner, EmbeddingKind, EmbeddingLayer

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from predictor.replay.files import trace_bytes
 from predictor.replay.files.chakra_file import Attribute, ChakraFile, ChakraNode, NodeType, write_chakra_file
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.events import RankTrace
 from predictor.replay.files.execution_trace import read_execution_trace
 from predictor.replay.files.kineto import read_trace
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.steps import choose_step
 from tests.unit.kineto_traces import event, flow, training_steps
 

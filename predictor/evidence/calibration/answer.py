@@ -14,7 +14,7 @@ from predictor.core.hardware.hardware import COMPONENTS, Calibration, Factor, Sy
 from predictor.core.schema.finding import find_folder
 from predictor.core.step.calibrated import TWO_SIDED_90, log_error
 from predictor.evidence.calibration.contradictions import check_agreement
-from predictor.evidence.calibration.fit import Fit, fit
+from predictor.evidence.calibration.factor_estimate import FactorEstimate, estimate_factors
 from predictor.evidence.calibration.inputs import read_observations
 from predictor.evidence.calibration.observations import Observation
 from predictor.evidence.calibration.plausibility import HOPELESS, check_factors, check_times
@@ -47,7 +47,7 @@ class Calibrated:
     hardware: System
     observations: tuple[Observation, ...]
     priors: tuple[float, ...]
-    fitted: Fit
+    fitted: FactorEstimate
     failed: tuple[Failed, ...]
 
     def calibration(self, base: str) -> Calibration:
@@ -129,7 +129,7 @@ def calibrate(paths: Sequence[str], system: str) -> Calibrated:
     prior = prior_of(observations)
     priors = prior.deviations
     check_times(observations, priors, HOPELESS)
-    fitted = fit(observations, prior)
+    fitted = estimate_factors(observations, prior)
     check_agreement(observations, fitted, priors)
     check_times(observations, priors)
     check_factors(fitted.logs)

@@ -13,7 +13,7 @@ from math import exp, sqrt
 from typing import NamedTuple
 
 from predictor.core.base.errors import ConfigError
-from predictor.evidence.calibration.fit import Fit
+from predictor.evidence.calibration.factor_estimate import FactorEstimate
 from predictor.evidence.calibration.observations import LAYOUT_SPREAD, Observation
 
 # Standard deviations beyond which a difference is no noise: 1 of 1,000 of a normal distribution.
@@ -32,7 +32,7 @@ class _Pair(NamedTuple):
     times: float
 
 
-def _contradicting(observations: Sequence[Observation], fitted: Fit, priors: Sequence[float]) -> list[_Pair]:
+def _contradicting(observations: Sequence[Observation], fitted: FactorEstimate, priors: Sequence[float]) -> list[_Pair]:
     pairs = []
     for i, run in enumerate(observations):
         for j in range(i + 1, len(observations)):
@@ -57,7 +57,7 @@ def _told(observations: Sequence[Observation], pair: _Pair) -> str:
     return f"{slow.name} took {times:.2f} times as long beside {fast.name} as published ({seconds})"
 
 
-def check_agreement(observations: Sequence[Observation], fitted: Fit, priors: Sequence[float]) -> None:
+def check_agreement(observations: Sequence[Observation], fitted: FactorEstimate, priors: Sequence[float]) -> None:
     """Check that the runs can be those of one cluster.
 
     Args:

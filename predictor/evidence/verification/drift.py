@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from predictor.core.base.files import write_whole
 from predictor.core.hardware.hardware import System
 from predictor.evidence.verification.launching import RunFailed, Runner, last_line
-from predictor.replay.files.closed import Closed
+from predictor.replay.files.record_model import RecordModel
 
 FILE = "reference.json"
 # A run is disturbed from here on: calls that agree within 10 % are steady to the timing policy of measurements too
@@ -25,7 +25,7 @@ MOST_DRIFT = 1.1
 TIMEOUT_S = 300.0
 
 
-class Reference(Closed):
+class Reference(RecordModel):
     """The reference kernel before and after a launch, of as many processes at once as the run has ranks."""
 
     format: Literal["estimate-train-time/reference/1"] = "estimate-train-time/reference/1"

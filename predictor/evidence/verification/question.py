@@ -14,8 +14,8 @@ from predictor.evidence.verification.recording import record, recorded, recorded
 from predictor.evidence.verification.run_tables import verified_table
 from predictor.evidence.verification.runs import Verified, recorded_configuration, verified_launches
 from predictor.evidence.verification.watch import Watch
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.measured_run import MeasuredRun, read_launches
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.files.verified_run import write_verified_run
 
 TABLE = ".csv"

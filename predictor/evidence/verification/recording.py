@@ -7,8 +7,8 @@ from pathlib import Path
 from predictor.core.base.files import write_whole
 from predictor.evidence.verification.configurations import Configured
 from predictor.evidence.verification.watch import Watch
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.measured_run import LAUNCH, MeasuredRun, launch_folders, read_measured_run
+from predictor.replay.files.record_model import RecordError
 
 HASH_DIGITS = 8
 DEVICES = ("cuda", "cpu")

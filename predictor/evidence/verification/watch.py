@@ -10,8 +10,8 @@ from pathlib import Path
 from predictor.evidence.verification.configurations import Configured
 from predictor.evidence.verification.drift import FILE, Reference, drift, is_disturbed, reference_now, write_reference
 from predictor.evidence.verification.launching import RunFailed, Runner, launch
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.measured_run import read_measured_run
+from predictor.replay.files.record_model import RecordError
 
 AGAIN = ".again"  # behind the name of a launch's folder: a repetition that is not kept yet
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from predictor.core.base.files import write_whole
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.files.wire import (
     LENGTH,
     SCALARS,

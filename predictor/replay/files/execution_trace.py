@@ -19,8 +19,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from predictor.replay.files.chakra_file import ChakraNode, read_chakra_file
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.json_stream import stream_events
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.files.trace_bytes import first_bytes
 
 NO_NODE = -1

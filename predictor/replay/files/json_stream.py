@@ -21,7 +21,7 @@ from json import JSONDecodeError
 from pathlib import Path
 
 from predictor.replay.files import trace_bytes
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 
 NEXT_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 BETWEEN = re.compile(r"[\s,]*")

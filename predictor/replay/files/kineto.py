@@ -17,11 +17,10 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from predictor.core.base.collector import paused_collector
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.events import REPLAY_OF, UNKNOWN, Category, RankTrace, Row, TraceEvent
 from predictor.replay.files.flows import LAUNCHES, Flow, arrows_of
 from predictor.replay.files.json_stream import TraceFile, stream_events
-from predictor.replay.files.origin import origin_of
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.files.spellings import (
     CATEGORIES,
     ON_STREAMS,
@@ -31,6 +30,7 @@ from predictor.replay.files.spellings import (
     KeyPlan,
     key_plan,
 )
+from predictor.replay.files.trace_metadata import read_metadata
 
 NO_ARGS: Mapping[str, object] = MappingProxyType({})
 NUMBERS = (int, float)  # their types alone, as the type of true is a kind of int
@@ -71,20 +71,20 @@ def _trace_of(reader: _Reader, file: TraceFile, notes: Sequence[str]) -> RankTra
         events[number] = make(name, category, row, begins, ends, correlation, external, sequence, args)
     events.sort(key=itemgetter(4), reverse=True)
     events.sort(key=itemgetter(3))
-    origin = origin_of(file, events, reader.rows, reader.kinds)
+    metadata = read_metadata(file, events, reader.rows, reader.kinds)
     other = file.facts.get("otherData")
     return RankTrace(
         path=file.path,
-        rank=origin.rank,
-        world_size=origin.world_size,
-        backend=origin.backend,
-        device_name=origin.device_name,
+        rank=metadata.rank,
+        world_size=metadata.world_size,
+        backend=metadata.backend,
+        device_name=metadata.device_name,
         events=events,
         rows=reader.rows,
         arrows=arrows_of(events, reader.rows, reader.flows, first),
-        begin_us=origin.base_ns / NS_PER_US + (reader.origin or 0) + first,
-        notes=(*notes, *origin.notes),
-        groups=origin.groups,
+        begin_us=metadata.base_ns / NS_PER_US + (reader.origin or 0) + first,
+        notes=(*notes, *metadata.notes),
+        groups=metadata.groups,
         is_replay=isinstance(other, dict) and REPLAY_OF in other,
     )
 

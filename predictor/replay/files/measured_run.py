@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median, quantiles
 
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.measured_step import (
     FOLDER,
     MeasuredSteps,
@@ -15,6 +14,7 @@ from predictor.replay.files.measured_step import (
     StepProvenance,
     read_measured_steps,
 )
+from predictor.replay.files.record_model import RecordError
 
 LAUNCH = "run-"
 SHARED_FIELDS = ("world_size", "config_hash", "first_step", "device_kind", "num_micro_batches")

@@ -19,7 +19,7 @@ from predictor.core.base.files import write_whole
 from predictor.core.base.read_yaml import first_problem
 from predictor.core.timeline.spans import Span
 from predictor.core.timeline.trace import StepTrace, TraceError, read_spans, trace_events
-from predictor.replay.files.closed import Closed, RecordError
+from predictor.replay.files.record_model import RecordError, RecordModel
 
 DATA, FORWARD, BACKWARD, OPTIMIZER = "data", "forward", "backward", "optimizer"
 PARTS = (DATA, FORWARD, BACKWARD, OPTIMIZER)
@@ -28,7 +28,7 @@ FOLDER = "step_records"
 PassName = Literal["forward", "recompute", "backward", "end"]
 
 
-class OperatorTime(Closed):
+class OperatorTime(RecordModel):
     """All calls of one operator or collective within one pass of a step, over the profiled steps."""
 
     step_pass: PassName = Field(
@@ -44,7 +44,7 @@ class OperatorTime(Closed):
     samples_us: tuple[float, ...] = Field(min_length=1, description="all calls of one step together, per profiled step")
 
 
-class StepProvenance(Closed):
+class StepProvenance(RecordModel):
     """What was measured, and where; times in microseconds, one for each timed step, in the order of measurement."""
 
     format: str = Field(default="model-training-framework/measured-step/1", pattern="measured-step/1$")

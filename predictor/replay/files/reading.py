@@ -8,10 +8,10 @@ from dataclasses import replace
 from glob import glob, has_magic
 from pathlib import Path
 
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.events import RankTrace
 from predictor.replay.files.json_stream import NotATraceError
 from predictor.replay.files.kineto import read_trace
+from predictor.replay.files.record_model import RecordError
 
 SUFFIXES = (".json", ".json.gz", ".json.tar.gz")
 NUMBER = re.compile(r"(\d+)")

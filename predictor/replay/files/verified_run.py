@@ -8,13 +8,13 @@ from typing import Any, Literal
 from pydantic import AliasChoices, Field
 
 from predictor.core.base.files import write_whole
-from predictor.replay.files.closed import Closed
 from predictor.replay.files.measured_step import PassName
+from predictor.replay.files.record_model import RecordModel
 
 FILE = "comparison.json"
 
 
-class PredictedTime(Closed):
+class PredictedTime(RecordModel):
     """A predicted time in microseconds, with its 90 % interval."""
 
     us: float
@@ -27,7 +27,7 @@ class PredictedTime(Closed):
         return self.low_us <= us <= self.high_us
 
 
-class Launch(Closed):
+class Launch(RecordModel):
     """One launch of the configuration: the slowest rank's steps, in microseconds."""
 
     step_us: float = Field(description="median of the samples")
@@ -40,7 +40,7 @@ class Launch(Closed):
     tries: int = Field(default=1, ge=1, description="launches, of which this is the quietest")
 
 
-class PartOfStep(Closed):
+class PartOfStep(RecordModel):
     """A part of the step on one pipeline stage, in microseconds; the parts of a stage add up to the step."""
 
     stage: int
@@ -51,7 +51,7 @@ class PartOfStep(Closed):
     measured_us: float | None = Field(description="median of the steps, mean of the stage's ranks and of the launches")
 
 
-class OperatorOfStep(Closed):
+class OperatorOfStep(RecordModel):
     """All calls of an operator or a collective in one pass of a step, on one rank of a stage."""
 
     stage: int
@@ -72,7 +72,7 @@ class OperatorOfStep(Closed):
         return self.predicted.us / self.measured_us - 1.0
 
 
-class VerifiedRun(Closed):
+class VerifiedRun(RecordModel):
     """One configuration, predicted and measured. Without launches it is a time that others report."""
 
     format: Literal["estimate-train-time/verified-run/1"] = "estimate-train-time/verified-run/1"

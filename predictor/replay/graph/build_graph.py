@@ -30,13 +30,13 @@ from collections.abc import Mapping, Sequence
 from predictor.core.base.collector import paused_collector
 from predictor.replay.files.events import Category, RankTrace
 from predictor.replay.graph.collectives_of import collectives_of, with_gradients
-from predictor.replay.graph.drafts import ROOT, Drafts
 from predictor.replay.graph.host_tasks import add_thread, merged
 from predictor.replay.graph.host_threads import Thread, read_thread, split
 from predictor.replay.graph.launches import ties
 from predictor.replay.graph.local_graph import NO_OPERATOR, EdgeKind, LocalGraph
 from predictor.replay.graph.operator_tasks import traced_operators
 from predictor.replay.graph.operators import OperatorTable, operator_table
+from predictor.replay.graph.pending_tasks import ROOT, PendingTasks
 from predictor.replay.graph.step_events import StepEvents, step_events
 from predictor.replay.graph.steps import StepWindow, choose_step
 from predictor.replay.graph.stream_edges import StreamEdges, add_stream_edges
@@ -44,7 +44,7 @@ from predictor.replay.graph.stream_waits import stream_waits
 from predictor.replay.graph.streams import add_streams, submissions, typical_latencies
 from predictor.replay.graph.sync_calls import SyncCalls, waiting_calls
 from predictor.replay.graph.synchronization import Synchronization, Synchronizer
-from predictor.replay.graph.wakes import idle_by_wakes
+from predictor.replay.graph.thread_dependencies import idle_until_woken
 from predictor.replay.graph.workers import add_worker_edges, add_workers, join_workers, waits_for_workers
 
 
@@ -72,24 +72,24 @@ def _graph(trace: RankTrace, window: StepWindow) -> LocalGraph:
     threads = _threads(trace, events)
     table = operator_table(trace, events, threads)
     lanes: dict[int, int] = {}
-    drafts = Drafts(max(events.main_row, 0), events.label)
-    streams = add_streams(drafts, trace, events, lanes)
-    workers = add_workers(drafts, trace, events)
+    pending = PendingTasks(max(events.main_row, 0), events.label)
+    streams = add_streams(pending, trace, events, lanes)
+    workers = add_workers(pending, trace, events)
     latencies = typical_latencies(trace, events)
-    given = submissions(drafts, trace, events, streams, latencies)
-    launchers = {task: trace.events[events.launched_by[drafts.tasks[task].event]].row for task in given}
+    given = submissions(pending, trace, events, streams, latencies)
+    launchers = {task: trace.events[events.launched_by[pending.tasks[task].event]].row for task in given}
     for thread in threads:
         thread.segments = split(thread.segments, (us for task, us in given.items() if launchers[task] == thread.row))
-    calls = SyncCalls(trace, events, drafts, streams)
+    calls = SyncCalls(trace, events, pending, streams)
     synchronization = Synchronizer(calls, given).read()
-    _add_threads(drafts, trace, events, threads, table, workers, synchronization)
-    add_worker_edges(drafts, trace, events, workers)
-    edges = add_stream_edges(drafts, trace, events, streams, stream_waits(calls), given, latencies)
-    for task in range(1, len(drafts.tasks)):
-        if not drafts.tasks[task].after and drafts.tasks[task].start_us:
-            drafts.wait(task, ROOT, EdgeKind.ROW)
-    _own_gpu_tasks(drafts, trace, events, table)
-    return _finished(trace, events, drafts, table, lanes, _facts(trace, events, drafts, edges, synchronization))
+    _add_threads(pending, trace, events, threads, table, workers, synchronization)
+    add_worker_edges(pending, trace, events, workers)
+    edges = add_stream_edges(pending, trace, events, streams, stream_waits(calls), given, latencies)
+    for task in range(1, len(pending.tasks)):
+        if not pending.tasks[task].after and pending.tasks[task].start_us:
+            pending.wait(task, ROOT, EdgeKind.ROW)
+    _own_gpu_tasks(pending, trace, events, table)
+    return _finished(trace, events, pending, table, lanes, _facts(trace, events, pending, edges, synchronization))
 
 
 def _threads(trace: RankTrace, step: StepEvents) -> list[Thread]:
@@ -101,7 +101,7 @@ def _threads(trace: RankTrace, step: StepEvents) -> list[Thread]:
 
 
 def _add_threads(
-    drafts: Drafts,
+    pending: PendingTasks,
     trace: RankTrace,
     step: StepEvents,
     threads: Sequence[Thread],
@@ -110,43 +110,45 @@ def _add_threads(
     synchronization: Synchronization,
 ) -> None:
     """Add the tasks of all threads, then what they waited for of each other and of the GPU."""
-    woken = idle_by_wakes(trace.events, step, threads)
-    for_workers = waits_for_workers(drafts, trace, step, threads, table)
+    woken = idle_until_woken(trace.events, step, threads)
+    for_workers = waits_for_workers(pending, trace, step, threads, table)
     after_waits = []
     for thread in threads:
         row = thread.row
         idle = merged([*woken.get(row, ()), *synchronization.idle.get(row, ()), *for_workers.get(row, ())])
-        after_waits += add_thread(drafts, trace.events, table, thread, idle)
+        after_waits += add_thread(pending, trace.events, table, thread, idle)
     for task, wait in after_waits:
         operator = table.of_event.get(wait.call, NO_OPERATOR)
         for before in wait.after:
-            drafts.wait(task, before, EdgeKind.SYNC, 0.0, wait.call, operator)
+            pending.wait(task, before, EdgeKind.SYNC, 0.0, wait.call, operator)
         for row in wait.threads:
-            before = drafts.last_by(row, wait.end_us)
-            drafts.wait(task, before, EdgeKind.WAKE)
-            synchronization.late_wakes += drafts.tasks[before].end_us < drafts.tasks[task].start_us
+            before = pending.last_by(row, wait.end_us)
+            pending.wait(task, before, EdgeKind.WAKE)
+            synchronization.late_wakes += pending.tasks[before].end_us < pending.tasks[task].start_us
     waited = {task for waits in for_workers.values() for wait in waits for task in wait.after}
-    join_workers(drafts, trace, step, table, [task for task in workers if task not in waited])
+    join_workers(pending, trace, step, table, [task for task in workers if task not in waited])
 
 
-def _own_gpu_tasks(drafts: Drafts, trace: RankTrace, step: StepEvents, table: OperatorTable) -> None:
+def _own_gpu_tasks(pending: PendingTasks, trace: RankTrace, step: StepEvents, table: OperatorTable) -> None:
     """Give what runs on streams and workers the operators that started it, and the runtime calls."""
-    for draft in drafts.tasks:
-        if draft.operator == NO_OPERATOR and draft.event in step.launched_by:
-            starter = step.launched_by[draft.event]
-            draft.operator = table.of_event.get(starter, NO_OPERATOR)
+    for pending_task in pending.tasks:
+        if pending_task.operator == NO_OPERATOR and pending_task.event in step.launched_by:
+            starter = step.launched_by[pending_task.event]
+            pending_task.operator = table.of_event.get(starter, NO_OPERATOR)
             if trace.events[starter].category is Category.RUNTIME:
-                draft.call = starter
+                pending_task.call = starter
 
 
 def _facts(
-    trace: RankTrace, step: StepEvents, drafts: Drafts, edges: StreamEdges, synchronization: Synchronization
+    trace: RankTrace, step: StepEvents, pending: PendingTasks, edges: StreamEdges, synchronization: Synchronization
 ) -> dict[str, object]:
     """Return what is known of a step beside its graph; times in µs."""
     host_us = round(step.end_us - step.start_us, 3)
     carried_us = max(step.carried_us.values(), default=0.0)
     launched = {position for rows in (step.gpu, step.workers) for positions in rows.values() for position in positions}
-    gpu_end_us = max((draft.end_us for draft in drafts.tasks if draft.event in launched), default=0.0)
+    gpu_end_us = max(
+        (pending_task.end_us for pending_task in pending.tasks if pending_task.event in launched), default=0.0
+    )
     return {
         "path": str(trace.path),
         "notes": list(trace.notes),
@@ -172,16 +174,16 @@ def _facts(
 def _finished(
     trace: RankTrace,
     step: StepEvents,
-    drafts: Drafts,
+    pending: PendingTasks,
     table: OperatorTable,
     lanes: Mapping[int, int],
     facts: Mapping[str, object],
 ) -> LocalGraph:
-    used = {draft.row for draft in drafts.tasks}
+    used = {pending_task.row for pending_task in pending.tasks}
     is_gpu = {row: row >= len(trace.rows) or (row < len(trace.rows) and trace.rows[row].is_gpu) for row in used}
     order = sorted(used, key=lambda row: (row != step.main_row, is_gpu[row], lanes.get(row, row), row))
     place = {row: number for number, row in enumerate(order)}
-    tasks = [task._replace(row=place[task.row]) for task in drafts.in_order()]
+    tasks = [task._replace(row=place[task.row]) for task in pending.in_order()]
     by_kind = Counter(task.kind.value for task in tasks)
     operators = traced_operators(trace, step, table, tasks)
     collectives = collectives_of(trace, step, table, tasks, operators)

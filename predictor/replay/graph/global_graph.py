@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 from predictor.core.base.words import counted
 from predictor.core.timeline.graph import GraphTask
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.collective_names import KNOWN
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.clocks import Clock, Meeting, compare_clocks
 from predictor.replay.graph.local_graph import EdgeKind, LocalGraph
 from predictor.replay.graph.local_replay import graph_tasks_of

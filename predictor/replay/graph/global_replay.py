@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from predictor.core.timeline.graph import GraphError, GraphReplay, replay_graph
 from predictor.core.timeline.spans import Span
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.global_graph import GlobalGraph, JoinedCollective
 from predictor.replay.graph.local_graph import NO_OPERATOR, LocalGraph, TaskKind, TracedTask
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from predictor.replay.files.events import UNKNOWN, TraceEvent
-from predictor.replay.graph.drafts import ROOT, Draft, Drafts
 from predictor.replay.graph.host_threads import Segment, Thread
 from predictor.replay.graph.local_graph import NO_OPERATOR, EdgeKind, TaskKind
 from predictor.replay.graph.operators import OperatorTable
+from predictor.replay.graph.pending_tasks import ROOT, PendingTask, PendingTasks
 from predictor.replay.graph.synchronization import Idle
 
 BETWEEN_EVENTS = "Python"
@@ -29,12 +29,12 @@ def merged(idle: Iterable[Idle]) -> list[Idle]:
 
 
 def add_thread(
-    drafts: Drafts, events: Sequence[TraceEvent], table: OperatorTable, thread: Thread, idle: Sequence[Idle]
+    pending: PendingTasks, events: Sequence[TraceEvent], table: OperatorTable, thread: Thread, idle: Sequence[Idle]
 ) -> list[tuple[int, Idle]]:
     """Add the tasks of a thread, with edges between them only.
 
     Args:
-        drafts: that they are added to.
+        pending: that they are added to.
         events: of the trace.
         table: operators of the step.
         thread: to add.
@@ -51,10 +51,10 @@ def add_thread(
         name = events[frame].name if frame != UNKNOWN else BETWEEN_EVENTS
         operator = table.of_event.get(frame, NO_OPERATOR)
         kind = TaskKind.WAIT if is_wait else TaskKind.HOST
-        before = drafts.rows[thread.row][-1] if drafts.rows.get(thread.row) else ROOT
-        task = drafts.add(Draft(name, kind, thread.row, segment.start_us, segment.end_us, operator, frame))
-        if not waits or before != ROOT or drafts.tasks[ROOT].row == thread.row:
-            drafts.wait(task, before, EdgeKind.ROW, 0.0 if any(_explains(wait) for wait in waits) else None)
+        before = pending.rows[thread.row][-1] if pending.rows.get(thread.row) else ROOT
+        task = pending.add(PendingTask(name, kind, thread.row, segment.start_us, segment.end_us, operator, frame))
+        if not waits or before != ROOT or pending.tasks[ROOT].row == thread.row:
+            pending.wait(task, before, EdgeKind.ROW, 0.0 if any(_explains(wait) for wait in waits) else None)
         ends += [(task, wait) for wait in waits]
     return ends
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import NamedTuple
 
 from predictor.core.base.words import counted
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.local_graph import NO_OPERATOR, Collective, LocalGraph
 
 MESSAGES = frozenset({"send", "recv"})

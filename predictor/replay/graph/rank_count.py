@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from predictor.core.costs.collectives import COLLECTIVES, SHARDED
 from predictor.core.costs.operator import Direction
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.global_graph import JoinedCollective, Member
 from predictor.replay.graph.local_graph import LocalGraph
 

@@ -13,8 +13,8 @@ from collections.abc import Container, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.events import Category, RankTrace, TraceEvent
+from predictor.replay.files.record_model import RecordError
 
 WHOLE_TRACE = "whole trace"
 PROFILER_STEP = re.compile(r"ProfilerStep#?\s*(\d+)")

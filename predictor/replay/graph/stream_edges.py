@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from predictor.replay.files.events import UNKNOWN, RankTrace
-from predictor.replay.graph.drafts import ROOT, Drafts
 from predictor.replay.graph.local_graph import EdgeKind
+from predictor.replay.graph.pending_tasks import ROOT, PendingTasks
 from predictor.replay.graph.step_events import StepEvents
 from predictor.replay.graph.stream_waits import StreamWait
 from predictor.replay.graph.streams import LATE_US, Latencies, Stream
@@ -27,7 +27,7 @@ class Cause(NamedTuple):
 
     Attributes:
         end_us: when it had ended, or the launch was given.
-        task: draft.
+        task: a pending one.
         kind: of the edge.
         typical_us: what the GPU typically takes from then until the task starts.
     """
@@ -56,7 +56,7 @@ class StreamEdges:
 
 
 def add_stream_edges(
-    drafts: Drafts,
+    pending: PendingTasks,
     trace: RankTrace,
     step: StepEvents,
     streams: Mapping[int, Stream],
@@ -67,7 +67,7 @@ def add_stream_edges(
     """Add the edges of all GPU tasks of a step.
 
     Args:
-        drafts: with the tasks of threads and streams.
+        pending: with the tasks of threads and streams.
         trace: of the rank.
         step: of it.
         streams: of the step.
@@ -80,65 +80,65 @@ def add_stream_edges(
         awaited[task].append(before)
     facts = StreamEdges()
     for row, stream in streams.items():
-        lanes = {drafts.tasks[task].row for task in stream.tasks} | {row}
+        lanes = {pending.tasks[task].row for task in stream.tasks} | {row}
         others = [other for other in streams if other != row]
         for task in stream.tasks:
             causes = []
-            before = _before(drafts, task, lanes)
-            if drafts.tasks[task].event == UNKNOWN:  # of an earlier step
-                drafts.wait(task, before, EdgeKind.ROW)
+            before = _before(pending, task, lanes)
+            if pending.tasks[task].event == UNKNOWN:  # of an earlier step
+                pending.wait(task, before, EdgeKind.ROW)
                 continue
             if before != ROOT:
-                causes.append(Cause(drafts.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
-            call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
+                causes.append(Cause(pending.tasks[before].end_us, before, EdgeKind.ROW, latencies.next_us))
+            call = step.launched_by.get(pending.tasks[task].event, UNKNOWN)
             if call != UNKNOWN:
-                launcher = drafts.last_by(trace.events[call].row, given[task])
+                launcher = pending.last_by(trace.events[call].row, given[task])
                 causes.append(Cause(given[task], launcher, EdgeKind.LAUNCH, latencies.launch_us))
             causes += [
-                Cause(drafts.tasks[other].end_us, other, EdgeKind.EVENT, latencies.next_us)
+                Cause(pending.tasks[other].end_us, other, EdgeKind.EVENT, latencies.next_us)
                 for other in awaited.get(task, ())
-                if drafts.tasks[other].end_us <= drafts.tasks[task].start_us
+                if pending.tasks[other].end_us <= pending.tasks[task].start_us
             ]
-            _add(drafts, task, causes, others, latencies, facts)
+            _add(pending, task, causes, others, latencies, facts)
     return facts
 
 
-def _before(drafts: Drafts, task: int, lanes: Iterable[int]) -> int:
+def _before(pending: PendingTasks, task: int, lanes: Iterable[int]) -> int:
     """Return the last task of the lanes of a stream that ended before a task began; ROOT: none."""
     last = ROOT
     for lane in lanes:
-        own = lane == drafts.tasks[task].row
-        before = drafts.before(task) if own else drafts.last_by(lane, drafts.tasks[task].start_us)
-        if before not in (ROOT, task) and (last == ROOT or drafts.tasks[before].end_us > drafts.tasks[last].end_us):
+        own = lane == pending.tasks[task].row
+        before = pending.before(task) if own else pending.last_by(lane, pending.tasks[task].start_us)
+        if before not in (ROOT, task) and (last == ROOT or pending.tasks[before].end_us > pending.tasks[last].end_us):
             last = before
     return last
 
 
 def _add(
-    drafts: Drafts,
+    pending: PendingTasks,
     task: int,
     causes: list[Cause],
     others: Iterable[int],
     latencies: Latencies,
     facts: StreamEdges,
 ) -> None:
-    start = drafts.tasks[task].start_us
+    start = pending.tasks[task].start_us
     late = start - max((cause.end_us + cause.typical_us for cause in causes), default=0.0)
     if late > LATE_US:
         for row in others:
-            before = drafts.last_by(row, start)
-            if before != ROOT and start - drafts.tasks[before].end_us <= JUST_US:
-                causes.append(Cause(drafts.tasks[before].end_us, before, EdgeKind.EVENT, latencies.next_us))
+            before = pending.last_by(row, start)
+            if before != ROOT and start - pending.tasks[before].end_us <= JUST_US:
+                causes.append(Cause(pending.tasks[before].end_us, before, EdgeKind.EVENT, latencies.next_us))
                 late = 0.0
                 facts.inferred += 1
-        if late and any(drafts.runs(row, start) for row in others):
+        if late and any(pending.runs(row, start) for row in others):
             facts.contended += 1
         elif late:
             facts.unexplained += 1
             facts.unexplained_us += late
     if not causes:
-        drafts.wait(task, ROOT, EdgeKind.ROW)
+        pending.wait(task, ROOT, EdgeKind.ROW)
         return
     last = max(causes, key=lambda cause: cause.end_us + cause.typical_us)
     for cause in causes:
-        drafts.wait(task, cause.task, cause.kind, None if cause is last else cause.typical_us)
+        pending.wait(task, cause.task, cause.kind, None if cause is last else cause.typical_us)

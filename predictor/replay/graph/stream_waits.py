@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from predictor.replay.files.events import Category, TraceEvent
-from predictor.replay.graph.drafts import ROOT
 from predictor.replay.graph.local_graph import TaskKind
+from predictor.replay.graph.pending_tasks import ROOT
 from predictor.replay.graph.sync_calls import WAIT_EVENT_CALLS, SyncCalls, cuda_name
 
 RECENT = 16  # launches of a thread among which the one that a collective waits for is sought
 
 
 class StreamWait(NamedTuple):
-    """A task that waits for a task of another stream: drafts."""
+    """A task that waits for a task of another stream: pending."""
 
     task: int
     before: int
@@ -62,7 +62,7 @@ def _inferred(calls: SyncCalls, row: int, called_us: float) -> Iterator[StreamWa
     if place == len(launches):
         return
     task = launches[place][1]
-    waiting = calls.drafts.tasks[task]
+    waiting = calls.pending.tasks[task]
     if waiting.kind is TaskKind.COLLECTIVE:
         candidates = launches[max(0, place - RECENT) : place]
     else:
@@ -72,12 +72,12 @@ def _inferred(calls: SyncCalls, row: int, called_us: float) -> Iterator[StreamWa
             for at, before in [other.last_launch_before(called_us)]
             if before != ROOT
         ]
-    tasks = calls.drafts.tasks
+    tasks = calls.pending.tasks
     others = [(at, before) for at, before in candidates if tasks[before].row != waiting.row]
     if not others:
         return
     before = max(others)[1]
     if tasks[before].end_us > waiting.start_us:
-        before = calls.drafts.last_by(tasks[before].row, waiting.start_us)
+        before = calls.pending.last_by(tasks[before].row, waiting.start_us)
     if before != ROOT:
         yield StreamWait(task, before)

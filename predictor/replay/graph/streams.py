@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from predictor.replay.files.collective_names import is_collective
 from predictor.replay.files.events import UNKNOWN, Category, RankTrace
-from predictor.replay.graph.drafts import ROOT, Draft, Drafts
 from predictor.replay.graph.local_graph import CARRIED, TaskKind
+from predictor.replay.graph.pending_tasks import ROOT, PendingTask, PendingTasks
 from predictor.replay.graph.step_events import StepEvents
 
 ROUNDING_US = 2.0  # older traces have whole microseconds, in starts and in durations
@@ -28,7 +28,7 @@ class Stream(NamedTuple):
     """Tasks of one stream, in order.
 
     Attributes:
-        tasks: drafts, those of earlier steps first.
+        tasks: pending, those of earlier steps first.
         launched_us: when the calls that launched them began, never less than before; negative of earlier steps.
     """
 
@@ -66,11 +66,11 @@ class Latencies(NamedTuple):
     next_us: float
 
 
-def add_streams(drafts: Drafts, trace: RankTrace, step: StepEvents, lanes: dict[int, int]) -> dict[int, Stream]:
+def add_streams(pending: PendingTasks, trace: RankTrace, step: StepEvents, lanes: dict[int, int]) -> dict[int, Stream]:
     """Add the GPU tasks of a step, without edges, and return the streams.
 
     Args:
-        drafts: that they are added to.
+        pending: that they are added to.
         trace: of the rank.
         step: of it.
         lanes: filled with the rows, beyond those of the trace, of lanes and the stream that each belongs to.
@@ -78,8 +78,8 @@ def add_streams(drafts: Drafts, trace: RankTrace, step: StepEvents, lanes: dict[
     streams = {}
     for row in sorted({*step.gpu, *(row for row in step.carried if trace.rows[row].is_gpu)}):
         positions = step.gpu.get(row, [])
-        tasks = _carried(drafts, trace, step, row)
-        ends = {row: drafts.tasks[tasks[-1]].end_us if tasks else 0.0}
+        tasks = _carried(pending, trace, step, row)
+        ends = {row: pending.tasks[tasks[-1]].end_us if tasks else 0.0}
         for position in positions:
             event = trace.events[position]
             start, end = (max(0.0, round(at - step.start_us, 3)) for at in (event.start_us, event.end_us))
@@ -88,18 +88,20 @@ def add_streams(drafts: Drafts, trace: RankTrace, step: StepEvents, lanes: dict[
                 lane = len(trace.rows) + len(lanes)
                 lanes[lane] = row
             elif ends[lane] > start:
-                drafts.end_before(lane, max(start, drafts.tasks[drafts.rows[lane][-1]].start_us))
-                start = drafts.tasks[drafts.rows[lane][-1]].end_us
+                pending.end_before(lane, max(start, pending.tasks[pending.rows[lane][-1]].start_us))
+                start = pending.tasks[pending.rows[lane][-1]].end_us
                 end = max(start, end)
             ends[lane] = end
             tasks.append(
-                drafts.add(Draft(event.name, _kind(event.category, event.name), lane, start, end, event=position))
+                pending.add(
+                    PendingTask(event.name, _kind(event.category, event.name), lane, start, end, event=position)
+                )
             )
         streams[row] = Stream(tasks, _launch_times(trace, step, row))
     return streams
 
 
-def _carried(drafts: Drafts, trace: RankTrace, step: StepEvents, row: int) -> list[int]:
+def _carried(pending: PendingTasks, trace: RankTrace, step: StepEvents, row: int) -> list[int]:
     """Add what earlier steps left a stream to do, task by task, as calls of this step may wait for any of them."""
     tasks = []
     end = 0.0
@@ -107,7 +109,7 @@ def _carried(drafts: Drafts, trace: RankTrace, step: StepEvents, row: int) -> li
         event = trace.events[position]
         start = max(end, round(event.start_us - step.start_us, 3))
         end = max(start, round(event.end_us - step.start_us, 3))
-        tasks.append(drafts.add(Draft(CARRIED, TaskKind.KERNEL, row, start, end)))
+        tasks.append(pending.add(PendingTask(CARRIED, TaskKind.KERNEL, row, start, end)))
     return tasks
 
 
@@ -161,7 +163,7 @@ def typical_latencies(trace: RankTrace, step: StepEvents) -> Latencies:
 
 
 def submissions(
-    drafts: Drafts, trace: RankTrace, step: StepEvents, streams: Mapping[int, Stream], latencies: Latencies
+    pending: PendingTasks, trace: RankTrace, step: StepEvents, streams: Mapping[int, Stream], latencies: Latencies
 ) -> dict[int, float]:
     """Return when the host gave each launched task to the GPU, in µs from the start of the step.
 
@@ -171,14 +173,14 @@ def submissions(
     given = {}
     for stream in streams.values():
         for task in stream.tasks:
-            draft = drafts.tasks[task]
-            call = step.launched_by.get(draft.event, UNKNOWN)
+            pending_task = pending.tasks[task]
+            call = step.launched_by.get(pending_task.event, UNKNOWN)
             if call == UNKNOWN:
                 continue
             event = trace.events[call]
             begin, end = (round(at - step.start_us, 3) for at in (event.start_us, event.end_us))
-            free = drafts.tasks[drafts.before(task)].end_us + latencies.next_us
-            if draft.start_us - max(begin + latencies.launch_us, free) > LATE_US:
-                begin = max(begin, min(end, round(draft.start_us - latencies.launch_us, 3)))
-            given[task] = min(begin, draft.start_us)
+            free = pending.tasks[pending.before(task)].end_us + latencies.next_us
+            if pending_task.start_us - max(begin + latencies.launch_us, free) > LATE_US:
+                begin = max(begin, min(end, round(pending_task.start_us - latencies.launch_us, 3)))
+            given[task] = min(begin, pending_task.start_us)
     return given

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 
 from predictor.replay.files.events import UNKNOWN, Category, RankTrace, TraceEvent
-from predictor.replay.graph.drafts import Drafts
+from predictor.replay.graph.pending_tasks import PendingTasks
 from predictor.replay.graph.step_events import StepEvents
 from predictor.replay.graph.streams import Stream
 
@@ -52,20 +52,22 @@ class SyncCalls:
     Attributes:
         events: of the trace.
         step: of it.
-        drafts: with the tasks of the streams.
+        pending: with the tasks of the streams.
         streams: of the step.
         records: the event that records its wait, by the call's position.
-        launches: by thread, when it launched which draft.
+        launches: by thread, when it launched which pending task.
     """
 
-    def __init__(self, trace: RankTrace, step: StepEvents, drafts: Drafts, streams: Mapping[int, Stream]) -> None:
+    def __init__(
+        self, trace: RankTrace, step: StepEvents, pending: PendingTasks, streams: Mapping[int, Stream]
+    ) -> None:
         """Gather what the trace says."""
         self.events = trace.events
         self.step = step
-        self.drafts = drafts
+        self.pending = pending
         self.streams = streams
         self.records = {before: trace.events[after] for before, after, kind in trace.arrows if kind == "sync"}
-        self.launches = _launches_by_thread(trace, step, drafts, streams)
+        self.launches = _launches_by_thread(trace, step, pending, streams)
         self._rows = trace.rows
         self._numbers = {(trace.rows[row].process, trace.rows[row].name): row for row in streams}
         self._calls = {
@@ -96,16 +98,16 @@ class SyncCalls:
 
 
 def _launches_by_thread(
-    trace: RankTrace, step: StepEvents, drafts: Drafts, streams: Mapping[int, Stream]
+    trace: RankTrace, step: StepEvents, pending: PendingTasks, streams: Mapping[int, Stream]
 ) -> dict[int, list[tuple[float, int]]]:
-    """Return, by thread, when it launched which draft."""
+    """Return, by thread, when it launched which pending task."""
     launches: dict[int, list[tuple[float, int]]] = {}
     for stream in streams.values():
-        for draft in stream.tasks:
-            call = step.launched_by.get(drafts.tasks[draft].event, UNKNOWN)
+        for pending_task in stream.tasks:
+            call = step.launched_by.get(pending.tasks[pending_task].event, UNKNOWN)
             if call != UNKNOWN:
                 at = round(trace.events[call].start_us - step.start_us, 3)
-                launches.setdefault(trace.events[call].row, []).append((at, draft))
+                launches.setdefault(trace.events[call].row, []).append((at, pending_task))
     for of_thread in launches.values():
         of_thread.sort()
     return launches

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from predictor.replay.files.events import UNKNOWN, Category, TraceEvent
-from predictor.replay.graph.drafts import ROOT
 from predictor.replay.graph.local_graph import EdgeKind, TaskKind
+from predictor.replay.graph.pending_tasks import ROOT
 from predictor.replay.graph.streams import Stream
 from predictor.replay.graph.sync_calls import DEVICE_CALLS, EVENT_CALLS, STREAM_CALLS, SyncCalls, cuda_name
 
@@ -36,7 +36,7 @@ class Idle(NamedTuple):
         start_us: since when.
         end_us: until when; not before ``start_us``, and equal to it where what it waits for had ended by then.
         kind: why.
-        after: the drafts that it waits for.
+        after: the pending that it waits for.
         threads: rows of the threads that it waits for, each up to its last task by ``end_us``.
         call: position of the call that waits; UNKNOWN: none.
     """
@@ -77,7 +77,7 @@ class Synchronizer:
         self._calls = calls
         self._given = given
         self._events = calls.events
-        self._tasks = calls.drafts.tasks
+        self._tasks = calls.pending.tasks
 
     def read(self) -> Synchronization:
         """Return what waits for what in the step."""
@@ -118,31 +118,33 @@ class Synchronizer:
         return task in self._given and self._calls.step.launched_by.get(self._tasks[task].event) == call
 
     def _blocking_copies(self) -> dict[int, int]:
-        """Return the copies that the calls that started them wait for: drafts by calls.
+        """Return the copies that the calls that started them wait for: pending by calls.
 
         Calls without « Async » wait, and copies from and to pageable memory that ended while the call ran.
         """
         copies = {}
         for stream in self._calls.streams.values():
-            for draft in stream.tasks:
-                task = self._tasks[draft]
+            for pending_task in stream.tasks:
+                task = self._tasks[pending_task]
                 call = self._calls.step.launched_by.get(task.event, UNKNOWN)
                 if task.kind is not TaskKind.COPY or call == UNKNOWN or "emcpy" not in self._events[call].name:
                     continue
                 waits = "Async" not in self._events[call].name or "ageable" in task.name
                 if waits and task.end_us <= self._calls.us(self._events[call].end_us):
-                    copies[call] = draft
+                    copies[call] = pending_task
         return copies
 
     def _full_queues(self) -> dict[int, int]:
-        """Return the tasks that calls waited for because the queue of a stream was full: drafts by calls.
+        """Return the tasks that calls waited for because the queue of a stream was full: pending by calls.
 
         A call waits until the GPU has taken one more task from the queue, which it does when a task ends. What starts
         no task, such as the record of an event, is taken to be of the stream that the thread launches on next.
         """
         full = {}
         places = {
-            draft: (row, at) for row, stream in self._calls.streams.items() for at, draft in enumerate(stream.tasks)
+            pending_task: (row, at)
+            for row, stream in self._calls.streams.items()
+            for at, pending_task in enumerate(stream.tasks)
         }
         for thread, positions in self._calls.step.host.items():
             launches = self._calls.launches.get(thread, [])
@@ -158,7 +160,7 @@ class Synchronizer:
                 behind = place - bisect_left(
                     self._calls.streams[row].tasks, begin, key=lambda task: self._tasks[task].end_us
                 )
-                awaited = self._calls.drafts.last_by(row, end)
+                awaited = self._calls.pending.last_by(row, end)
                 if behind >= QUEUED and awaited != ROOT and max(begin, end - RETURN_US) <= self._tasks[awaited].end_us:
                     full[position] = awaited
         return full
@@ -190,17 +192,17 @@ class Synchronizer:
         """
         place, end = stream.count_launched_before(self._calls.us(event.start_us)), self._calls.us(event.end_us)
         while place:
-            draft = stream.tasks[place - 1]
-            task = self._tasks[draft]
+            pending_task = stream.tasks[place - 1]
+            task = self._tasks[pending_task]
             is_known = task.event == UNKNOWN or task.event in self._calls.step.launched_by
             if task.end_us <= end or (is_known and task.end_us > end + CLOCKS_US):
-                return draft
+                return pending_task
             place -= 1
         return ROOT
 
-    def _explains(self, draft: int, event: TraceEvent) -> bool:
+    def _explains(self, pending_task: int, event: TraceEvent) -> bool:
         """Return whether a call ended as soon as it could after a task."""
-        ready = max(self._tasks[draft].end_us, self._calls.us(event.start_us))
+        ready = max(self._tasks[pending_task].end_us, self._calls.us(event.start_us))
         return 0.0 <= self._calls.us(event.end_us) - ready <= RETURN_US
 
     def _ended_within(self, event: TraceEvent) -> list[int]:
@@ -208,9 +210,9 @@ class Synchronizer:
         start, end = self._calls.us(event.start_us), self._calls.us(event.end_us)
         last = ROOT
         for row in self._calls.streams:
-            draft = self._calls.drafts.last_by(row, end)
-            task = self._tasks[draft]
-            is_within = draft != ROOT and max(start, end - RETURN_US) <= task.end_us
+            pending_task = self._calls.pending.last_by(row, end)
+            task = self._tasks[pending_task]
+            is_within = pending_task != ROOT and max(start, end - RETURN_US) <= task.end_us
             if is_within and (last == ROOT or task.end_us > self._tasks[last].end_us):
-                last = draft
+                last = pending_task
         return [last]

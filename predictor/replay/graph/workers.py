@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from predictor.replay.files.events import UNKNOWN, RankTrace
-from predictor.replay.graph.drafts import ROOT, Draft, Drafts
 from predictor.replay.graph.host_threads import Segment, Thread
 from predictor.replay.graph.local_graph import CARRIED, NO_OPERATOR, EdgeKind, TaskKind
 from predictor.replay.graph.operators import OperatorTable, is_backward
+from predictor.replay.graph.pending_tasks import ROOT, PendingTask, PendingTasks
 from predictor.replay.graph.step_events import StepEvents
 from predictor.replay.graph.synchronization import Idle
 
@@ -21,43 +21,43 @@ RESUME_US = 1000.0  # a thread that goes on this long after a collective ended w
 LEAST_WAIT_US = 20.0  # time between events that is shorter is work
 
 
-def add_worker_edges(drafts: Drafts, trace: RankTrace, step: StepEvents, tasks: Sequence[int]) -> None:
+def add_worker_edges(pending: PendingTasks, trace: RankTrace, step: StepEvents, tasks: Sequence[int]) -> None:
     """Let the collectives of workers wait for their threads and for the operators that gave them.
 
     Whichever ended last is the cause. Where the trace has no operator, the main thread gave the collective.
     """
     for task in tasks:
-        start = drafts.tasks[task].start_us
-        call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
+        start = pending.tasks[task].start_us
+        call = step.launched_by.get(pending.tasks[task].event, UNKNOWN)
         row, given_us, kind = step.main_row, start, EdgeKind.WAKE
         if call != UNKNOWN:
             event = trace.events[call]
             row, given_us, kind = event.row, round(event.start_us - step.start_us, 3), EdgeKind.LAUNCH
-        given, before = drafts.last_by(row, min(start, given_us)), drafts.before(task)
-        is_behind = before != ROOT and drafts.tasks[before].end_us >= drafts.tasks[given].end_us
+        given, before = pending.last_by(row, min(start, given_us)), pending.before(task)
+        is_behind = before != ROOT and pending.tasks[before].end_us >= pending.tasks[given].end_us
         if before != ROOT:
-            drafts.wait(task, before, EdgeKind.ROW, None if is_behind else 0.0)
-        drafts.wait(task, given, kind, 0.0 if is_behind else None)
+            pending.wait(task, before, EdgeKind.ROW, None if is_behind else 0.0)
+        pending.wait(task, given, kind, 0.0 if is_behind else None)
 
 
-def add_workers(drafts: Drafts, trace: RankTrace, step: StepEvents) -> list[int]:
+def add_workers(pending: PendingTasks, trace: RankTrace, step: StepEvents) -> list[int]:
     """Add the collectives of workers' threads, without edges, and return them."""
     tasks = []
     for row in sorted({*step.workers, *step.carried_us}):
         carried = step.carried_us.get(row, 0.0)
         if carried and not trace.rows[row].is_gpu:
-            drafts.add(Draft(CARRIED, TaskKind.COLLECTIVE, row, 0.0, carried))
+            pending.add(PendingTask(CARRIED, TaskKind.COLLECTIVE, row, 0.0, carried))
         end = carried
         for position in step.workers.get(row, ()):
             event = trace.events[position]
             start = max(end, round(event.start_us - step.start_us, 3))
             end = max(start, round(event.end_us - step.start_us, 3))
-            tasks.append(drafts.add(Draft(event.name, TaskKind.COLLECTIVE, row, start, end, event=position)))
+            tasks.append(pending.add(PendingTask(event.name, TaskKind.COLLECTIVE, row, start, end, event=position)))
     return tasks
 
 
 def waits_for_workers(
-    drafts: Drafts, trace: RankTrace, step: StepEvents, threads: Sequence[Thread], table: OperatorTable
+    pending: PendingTasks, trace: RankTrace, step: StepEvents, threads: Sequence[Thread], table: OperatorTable
 ) -> dict[int, list[Idle]]:
     """Return, by thread, when it waited for collectives of workers.
 
@@ -65,11 +65,11 @@ def waits_for_workers(
     """
     idle: defaultdict[int, list[Idle]] = defaultdict(list)
     given: defaultdict[int, list[tuple[float, float, int]]] = defaultdict(list)
-    for task in (task for row in step.workers for task in drafts.rows[row]):
-        call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
+    for task in (task for row in step.workers for task in pending.rows[row]):
+        call = step.launched_by.get(pending.tasks[task].event, UNKNOWN)
         if call != UNKNOWN:
             awaited_us = _awaited_from(trace, step, table, call)
-            given[trace.events[call].row].append((awaited_us, drafts.tasks[task].end_us, task))
+            given[trace.events[call].row].append((awaited_us, pending.tasks[task].end_us, task))
     for thread in threads:
         for segment in thread.segments if given[thread.row] else ():
             if segment.end_us - segment.start_us < LEAST_WAIT_US:
@@ -111,15 +111,15 @@ def _awaited_from(trace: RankTrace, step: StepEvents, table: OperatorTable, call
 
 
 def join_workers(
-    drafts: Drafts, trace: RankTrace, step: StepEvents, table: OperatorTable, tasks: Iterable[int]
+    pending: PendingTasks, trace: RankTrace, step: StepEvents, table: OperatorTable, tasks: Iterable[int]
 ) -> None:
     """Let the threads wait, after a backward pass, for its collectives that had ended by then."""
     for task in tasks:
-        call = step.launched_by.get(drafts.tasks[task].event, UNKNOWN)
+        call = step.launched_by.get(pending.tasks[task].event, UNKNOWN)
         operator = table.of_event.get(call, NO_OPERATOR)
         if operator == NO_OPERATOR or table.passes[operator] != "backward":
             continue
-        joined = max(drafts.tasks[task].end_us, _awaited_from(trace, step, table, call))
-        after = drafts.first_from(trace.events[call].row, joined)
+        joined = max(pending.tasks[task].end_us, _awaited_from(trace, step, table, call))
+        after = pending.first_from(trace.events[call].row, joined)
         if after != ROOT:
-            drafts.wait(after, task, EdgeKind.SYNC, 0.0)
+            pending.wait(after, task, EdgeKind.SYNC, 0.0)

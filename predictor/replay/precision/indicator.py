@@ -40,7 +40,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from predictor.core.base.files import write_whole
-from predictor.replay.files.closed import Closed
+from predictor.replay.files.record_model import RecordModel
 from predictor.replay.precision.operator_graph import OperatorGraph, Precision
 from predictor.replay.precision.rules import RULES, PrecisionRules
 
@@ -50,7 +50,7 @@ ROUNDED_UNIFORMLY = 6.0  # 1 / ∫ p(1 − p) dp
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-class TensorStatistics(Closed):
+class TensorStatistics(RecordModel):
     """One tensor."""
 
     numel: int = Field(ge=1, description="elements")
@@ -58,7 +58,7 @@ class TensorStatistics(Closed):
     largest: NotNegative = Field(description="largest magnitude")
 
 
-class OperatorStatistics(Closed):
+class OperatorStatistics(RecordModel):
     """The tensors of one operator; what it does not have is absent."""
 
     label: str = Field(min_length=1, description="of the operator in the graph: aten::linear.3")
@@ -69,7 +69,7 @@ class OperatorStatistics(Closed):
     output_gradient: TensorStatistics | None = None
 
 
-class Statistics(Closed):
+class Statistics(RecordModel):
     """Statistics of a model's operators."""
 
     format: Literal["estimate-train-time/operator-statistics/1"] = "estimate-train-time/operator-statistics/1"

@@ -10,14 +10,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from predictor.core.base.files import write_whole
-from predictor.replay.files.closed import Closed, RecordError
+from predictor.replay.files.record_model import RecordError, RecordModel
 from predictor.replay.precision.operator_graph import Precision
 
 Microseconds = Annotated[float, Field(ge=0)]
 Samples = Annotated[tuple[Microseconds, ...], Field(min_length=1, description="every timed call, in µs, as measured")]
 
 
-class MeasuredOperator(Closed):
+class MeasuredOperator(RecordModel):
     """One operator of a trace, called again with its shapes in a precision.
 
     One row holds one pass: ``backward`` is everything that the operator's backward computes, all gradients together.
@@ -39,14 +39,14 @@ class MeasuredOperator(Closed):
         return median(self.samples_us)
 
 
-class CastSample(Closed):
+class CastSample(RecordModel):
     """A tensor of one size, cast."""
 
     numel: int = Field(gt=0, description="elements")
     us: Microseconds = Field(description="median call")
 
 
-class MeasuredCast(Closed):
+class MeasuredCast(RecordModel):
     """Time of a cast between two precisions: ``alpha_us_per_element · numel + beta_us``."""
 
     cast_from: Precision
@@ -67,7 +67,7 @@ class MeasuredCast(Closed):
         return self.alpha_us_per_element * numel + self.beta_us
 
 
-class MeasuredCosts(Closed):
+class MeasuredCosts(RecordModel):
     """What one device needs for operators and casts."""
 
     format: Literal["estimate-train-time/measured-costs/1"] = "estimate-train-time/measured-costs/1"

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import first_problem, read_keys
-from predictor.replay.files.closed import Closed
+from predictor.replay.files.record_model import RecordModel
 from predictor.replay.precision.operator_graph import Precision
 from predictor.replay.precision.work_of_shapes import WorkKind
 
@@ -21,7 +21,7 @@ OWN = Path(__file__).with_name("operators.yaml")
 EIGHT_BITS = frozenset({Precision.FP8, Precision.INT8})
 
 
-class OperatorConfig(Closed):
+class OperatorConfig(RecordModel):
     """Operators to track, their backward, which can change precision, and their names in other precisions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(cached_property,))

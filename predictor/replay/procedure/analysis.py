@@ -10,7 +10,7 @@ from predictor.core.base.command_line import Parser
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.files import write_whole
 from predictor.core.base.quantities import duration
-from predictor.replay.files.closed import Closed
+from predictor.replay.files.record_model import RecordModel
 from predictor.replay.graph.local_replay import replay_local
 from predictor.replay.precision.forward_graph import traced_times
 from predictor.replay.precision.operator_graph import OperatorGraph, Precision
@@ -102,7 +102,7 @@ def _written(folders: Folders, arguments: argparse.Namespace, name: str, opened:
     replayed = replay_local(local)
     path, data = critical_path(origin, local, replayed), critical_data(origin, local, replayed)
     nodes = node_data(origin, traced_times(local, graph), local)
-    documents: dict[Kind, Closed] = {
+    documents: dict[Kind, RecordModel] = {
         "cng": path,
         "cng_data": data,
         "node_data": nodes,

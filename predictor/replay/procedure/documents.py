@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from predictor.core.base.files import write_whole
 from predictor.core.base.read_yaml import first_problem
-from predictor.replay.files.closed import Closed, RecordError
+from predictor.replay.files.record_model import RecordError, RecordModel
 from predictor.replay.precision.operator_graph import Precision
 
 Microseconds = Annotated[float, Field(ge=0)]
@@ -17,7 +17,7 @@ Elements = Annotated[int, Field(ge=0)]
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class Origin(Closed):
+class Origin(RecordModel):
     """What a file was made from."""
 
     model_name: str
@@ -31,7 +31,7 @@ class Origin(Closed):
     step_us: Microseconds = Field(description="measured")
 
 
-class PathTask(Closed):
+class PathTask(RecordModel):
     """One task of the critical path."""
 
     task: int = Field(ge=0, description="position in the local graph, by start")
@@ -43,7 +43,7 @@ class PathTask(Closed):
     waits_for: str | None = Field(description="kind of the edge that started it; None at the start")
 
 
-class CriticalPath(Closed):
+class CriticalPath(RecordModel):
     """``cng``: the longest path through the step, each task started by the one before it."""
 
     format: Literal["estimate-train-time/cng/1"] = "estimate-train-time/cng/1"
@@ -52,7 +52,7 @@ class CriticalPath(Closed):
     tasks: tuple[PathTask, ...]
 
 
-class PathOperator(Closed):
+class PathOperator(RecordModel):
     """One operator of the critical path: what it computes on and how long the path is in it."""
 
     operator: str
@@ -65,7 +65,7 @@ class PathOperator(Closed):
     share: float = Field(ge=0, le=1, description="of the path")
 
 
-class CriticalData(Closed):
+class CriticalData(RecordModel):
     """``cng_data``: the data on the critical path, the operator with the largest share first."""
 
     format: Literal["estimate-train-time/cng-data/1"] = "estimate-train-time/cng-data/1"
@@ -75,7 +75,7 @@ class CriticalData(Closed):
     operators: tuple[PathOperator, ...]
 
 
-class CastRow(Closed):
+class CastRow(RecordModel):
     """A cast on the way into an operator, measured as part of the step."""
 
     operator: str = Field(description="that casts: aten::_to_copy")
@@ -84,7 +84,7 @@ class CastRow(Closed):
     us: Microseconds
 
 
-class NodeRow(Closed):
+class NodeRow(RecordModel):
     """One operator of the model, with what it took in the step."""
 
     label: str = Field(description="as in dag_graph_folder")
@@ -102,7 +102,7 @@ class NodeRow(Closed):
     casts: tuple[CastRow, ...] = ()
 
 
-class NodeData(Closed):
+class NodeData(RecordModel):
     """``node_data``: every operator of the model with its times in one precision."""
 
     format: Literal["estimate-train-time/node-data/1"] = "estimate-train-time/node-data/1"
@@ -112,7 +112,7 @@ class NodeData(Closed):
     other_us: Microseconds = Field(description="of operators of the step that belong to no operator of the model")
 
 
-class DagNode(Closed):
+class DagNode(RecordModel):
     """One operator of the forward graph."""
 
     label: str
@@ -126,7 +126,7 @@ class DagNode(Closed):
     same_as: str | None = Field(default=None, description="label of the first operator of an isomorphic block")
 
 
-class ForwardGraph(Closed):
+class ForwardGraph(RecordModel):
     """``fwd_graph`` and ``dag_graph_folder``: the operators of the forward pass, producers before consumers."""
 
     format: Literal["estimate-train-time/forward-graph/1"] = "estimate-train-time/forward-graph/1"
@@ -136,10 +136,10 @@ class ForwardGraph(Closed):
     nodes: tuple[DagNode, ...]
 
 
-Document = TypeVar("Document", bound=Closed)
+Document = TypeVar("Document", bound=RecordModel)
 
 
-def write_document(path: Path, document: Closed) -> None:
+def write_document(path: Path, document: RecordModel) -> None:
     """Write a document.
 
     Raises:

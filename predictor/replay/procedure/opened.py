@@ -9,9 +9,9 @@ from pathlib import Path
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.timeline.graph import GraphError
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.events import Category, RankTrace
 from predictor.replay.files.kineto import read_trace
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.build_graph import local_graph
 from predictor.replay.graph.local_graph import NO_OPERATOR, LocalGraph, TracedOperator
 from predictor.replay.graph.steps import StepWindow, step_windows

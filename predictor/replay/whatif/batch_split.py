@@ -12,7 +12,7 @@ from heapq import heapify, heappop, heapreplace
 from math import inf, isfinite
 from typing import NamedTuple
 
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.clocks import Clock
 from predictor.replay.graph.global_graph import Member, join
 from predictor.replay.graph.global_replay import GlobalReplay, replay_global

@@ -16,7 +16,7 @@ from math import isfinite
 from typing import NamedTuple
 
 from predictor.core.timeline.graph import replay_graph
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.clocks import Clock
 from predictor.replay.graph.global_graph import GlobalGraph, JoinedCollective, Member, global_graph, join, with_locals
 from predictor.replay.graph.global_replay import is_computing

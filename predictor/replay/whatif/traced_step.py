@@ -19,7 +19,7 @@ from predictor.replay.graph.local_graph import (
     TaskKind,
     TracedOperator,
 )
-from predictor.replay.graph.steady import SteadyReplay, steady_replay, steady_step_us
+from predictor.replay.graph.steady_state import SteadyReplay, steady_replay, steady_step_us
 
 ADDED = -1
 MAIN_ROW = 0  # of a graph: the thread that the step runs on

@@ -10,9 +10,9 @@ from predictor.core.report.page.parts import section, table
 from predictor.core.step.fit import Fit, fit_of
 from predictor.core.step.memory import GIB
 from predictor.search.answer import SearchAnswer, Winner
+from predictor.search.own_layout import LayoutRank
 from predictor.search.rank import described
 from predictor.search.report.ranking import bottleneck, why
-from predictor.search.standing import Standing
 
 MEANINGS = {
     Mark.OWN: OWN,
@@ -31,7 +31,7 @@ def ordinal(number: int) -> str:
     return f"{number:,}{ending}"
 
 
-def standing_words(own: Standing, fit: Fit | None) -> str:
+def standing_words(own: LayoutRank, fit: Fit | None) -> str:
     """Return a sentence on where one's own layout stands.
 
     Args:
@@ -53,7 +53,7 @@ def against(why: str) -> str:
     return f"The fastest, against{why.removeprefix('Against')}" if why.startswith("Against") else why
 
 
-def layouts(answer: SearchAnswer, own: Standing, memory_bytes: float) -> str:
+def layouts(answer: SearchAnswer, own: LayoutRank, memory_bytes: float) -> str:
     """Return the section.
 
     Args:

@@ -17,7 +17,6 @@ from model_training_framework.trainer.step_timer import RunFacts, StepTimer
 from model_training_framework.trainer.view import TrainerView
 from predictor.core.timeline.spans import Span
 from predictor.replay.files import measured_step
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.measured_step import (
     BACKWARD,
     DATA,
@@ -28,6 +27,7 @@ from predictor.replay.files.measured_step import (
     StepProvenance,
     write_measured_steps,
 )
+from predictor.replay.files.record_model import RecordError
 
 
 def read_measured_steps(path: Path) -> MeasuredSteps:

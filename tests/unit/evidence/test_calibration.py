@@ -23,7 +23,7 @@ from predictor.core.step.prediction import Prediction, predict
 from predictor.evidence.calibration import publish as publishing
 from predictor.evidence.calibration.answer import Calibrated, calibrate
 from predictor.evidence.calibration.averaging import Row, averaged
-from predictor.evidence.calibration.fit import fit
+from predictor.evidence.calibration.factor_estimate import estimate_factors
 from predictor.evidence.calibration.linear_algebra import dot
 from predictor.evidence.calibration.plausibility import check_factors
 from predictor.evidence.calibration.priors import Prior, prior_of
@@ -90,7 +90,7 @@ def test_one_run_moves_less_than_it_misses(tmp_path: Path) -> None:
 def test_tighter_priors_move_less(tmp_path: Path) -> None:
     result = calibrated(tmp_path, "plain", "long")
     prior = prior_of(result.observations)
-    tight = fit(result.observations, Prior(tuple(own / 10.0 for own in prior.own), prior.family / 10.0))
+    tight = estimate_factors(result.observations, Prior(tuple(own / 10.0 for own in prior.own), prior.family / 10.0))
     compute = COMPONENTS.index("compute")
     assert 0.0 < tight.logs[compute] < result.fitted.logs[compute]
 

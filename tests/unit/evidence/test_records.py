@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.measured_run import noise, read_launches, read_measured_run, relative_spread
 from predictor.replay.files.measured_step import OperatorTime, read_measured_steps, record_path
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.files.verified_run import read_verified_run
 from tests.unit.measured_runs import OPERATORS, write_launch
 

@@ -13,9 +13,9 @@ from predictor.replay.answer import ReplayAnswer, answered, measured
 from predictor.replay.breakdown import BACKWARD, DATA_PARALLEL, FORWARD, HOST, IDLE, OPTIMIZER, SYNC
 from predictor.replay.critical import GAP
 from predictor.replay.document import to_json
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.events import Category
 from predictor.replay.files.kineto import read_trace
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.page import page
 from predictor.replay.record import read_record, write_records
 from predictor.replay.text import render

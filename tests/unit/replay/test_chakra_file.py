@@ -21,7 +21,7 @@ from predictor.replay.files.chakra_file import (
     read_chakra_file,
     write_chakra_file,
 )
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.files.wire import (
     SCALARS,
     FieldValue,

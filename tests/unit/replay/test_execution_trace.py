@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from predictor.replay.files.chakra_file import Attribute, ChakraFile, ChakraNode, NodeType, write_chakra_file
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.execution_trace import NO_NODE, ExecutionTensor, read_execution_trace
 from predictor.replay.files.kineto import read_trace
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.steps import choose_step
 from tests.unit.kineto_traces import Event, public_trace
 

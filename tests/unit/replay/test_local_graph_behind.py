@@ -6,7 +6,7 @@ import pytest
 
 from predictor.replay.graph.local_graph import CARRIED, EdgeKind, LocalGraph, TaskKind
 from predictor.replay.graph.local_replay import graph_tasks_of
-from predictor.replay.graph.steady import steady_step_us
+from predictor.replay.graph.steady_state import steady_step_us
 from tests.unit.hand_made_traces import COMPUTE, HandMade, assert_as_measured, end, number, only, task
 
 PERIOD_US = 1000

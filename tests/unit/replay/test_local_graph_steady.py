@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from predictor.replay.graph.local_replay import graph_tasks_of
-from predictor.replay.graph.steady import steady_step_us
+from predictor.replay.graph.steady_state import steady_step_us
 from tests.unit.hand_made_traces import HandMade, number
 
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.global_graph import GlobalGraph, global_graph
 from predictor.replay.graph.global_replay import GlobalReplay, replay_global
 from predictor.replay.graph.local_graph import LocalGraph

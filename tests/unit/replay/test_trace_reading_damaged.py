@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from predictor.replay.files import trace_bytes
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.kineto import read_trace
+from predictor.replay.files.record_model import RecordError
 from tests.unit.kineto_traces import event, training_steps, write, written
 
 

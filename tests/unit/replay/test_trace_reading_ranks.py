@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from predictor.__main__ import main
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.reading import read_traces, trace_files
+from predictor.replay.files.record_model import RecordError
 from tests.kineto_made import write_job
 from tests.traces_made import make_job
 from tests.unit.kineto_traces import training_steps, write

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from predictor.replay.files.closed import RecordError
 from predictor.replay.files.events import RankTrace
 from predictor.replay.files.kineto import read_trace
 from predictor.replay.files.reading import read_traces
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.graph.build_graph import local_graph
 from predictor.replay.graph.steps import StepWindow, choose_step, choose_steps, step_windows
 from predictor.replay.question import ReplayQuestion, traced_step

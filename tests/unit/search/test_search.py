@@ -19,13 +19,13 @@ from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.prediction import predict
 from predictor.search.answer import SearchAnswer, search
 from predictor.search.footprint import Footprints
+from predictor.search.near_duplicates import Ranked
 from predictor.search.question import SearchQuestion, search_problem
 from predictor.search.rank import plans, rank
 from predictor.search.report.ranking import bottleneck, render, to_csv, to_json, why
 from predictor.search.space import Plan, Space
 from predictor.search.stages import Pipelines
 from predictor.search.timer import Timer
-from predictor.search.twins import Ranked
 
 SMALL: dict[str, Any] = {
     "num_layers": 4,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from hugectr.dense import plain, weighted
+from hugectr.dense import parameter_free, weighted
 from hugectr.dense.interaction import Interaction
 from hugectr.dense.losses import LossOutput, loss_of
 from hugectr.dense.module import ALONE, DenseModule, Over, Position
@@ -21,8 +21,10 @@ Embeddings = Callable[[], Mapping[str, torch.Tensor]]
 MODULES: dict[str, type[DenseModule]] = {
     module.__name__: module
     for module in (
-        plain.Add, plain.Cast, plain.Concat, plain.DotProduct, plain.Dropout, plain.ELU, plain.FmOrder2,
-        plain.ReduceSum, plain.ReLU, plain.Reshape, plain.Sigmoid, plain.Slice, Interaction, weighted.BatchNorm,
+        parameter_free.Add, parameter_free.Cast, parameter_free.Concat, parameter_free.DotProduct,
+        parameter_free.Dropout, parameter_free.ELU, parameter_free.FmOrder2, parameter_free.ReduceSum,
+        parameter_free.ReLU, parameter_free.Reshape, parameter_free.Sigmoid, parameter_free.Slice, Interaction,
+        weighted.BatchNorm,
         weighted.FusedInnerProduct, weighted.InnerProduct, weighted.MultiCross, weighted.WeightMultiply,
     )
 }  # fmt: skip
@@ -69,9 +71,9 @@ class DenseNetwork(nn.Module):
                 self.steps.append((layer, None))
                 continue
             module = MODULES[layer.TYPE](layer, model.inputs_of(layer), weights).to(device)
-            if isinstance(module, plain.Cast):
+            if isinstance(module, parameter_free.Cast):
                 module.half = half
-            elif isinstance(module, plain.Dropout):
+            elif isinstance(module, parameter_free.Dropout):
                 module.stream = number
             elif isinstance(module, weighted.BatchNorm):
                 module.over = over

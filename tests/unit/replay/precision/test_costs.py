@@ -12,7 +12,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.costs.cost import ZERO, Cost, Source
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import open_system
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.precision.casts import CastCosts, fit_cast
 from predictor.replay.precision.cost_sources import TracedTimes
 from predictor.replay.precision.device_sheets import DeviceSheet, device_sheet, sheet_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.replay.files.closed import RecordError
+from predictor.replay.files.record_model import RecordError
 from predictor.replay.precision.indicator import (
     OperatorStatistics,
     Statistics,

@@ -14,7 +14,7 @@ from predictor.search.timer import Timer
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class LayoutRank:
     """A run beside the layouts of a search that fit.
 
     Attributes:
@@ -43,7 +43,7 @@ class Standing:
         return self.step_us / self.fastest_us - 1.0
 
 
-def standing(problem: SearchProblem, run: TrainingRun, step_us: float, fastest_us: float) -> Standing:
+def layout_rank(problem: SearchProblem, run: TrainingRun, step_us: float, fastest_us: float) -> LayoutRank:
     """Return where a run stands. No layout is replayed whose bound says that it is slower.
 
     Args:
@@ -67,4 +67,4 @@ def standing(problem: SearchProblem, run: TrainingRun, step_us: float, fastest_u
         others += 1
         if floor_us < below and timer.bound_us(plan) < below and timer.step_us(plan) < below:
             faster += 1
-    return Standing(step_us, faster, others, min(fastest_us, step_us))
+    return LayoutRank(step_us, faster, others, min(fastest_us, step_us))

@@ -1,4 +1,4 @@
-"""What the records on disk have in common."""
+"""Schema shared by all record files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RecordError(ConfigError):
     """A record that is damaged, or that does not belong with the others of its run."""
 
 
-class Closed(BaseModel):
+class RecordModel(BaseModel):
     """Base of every part of a record: closed and immutable, and every number finite."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -24,7 +24,7 @@ NEW_DERIVATIVES = 3  # steps with derivatives of their own; times are close to l
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class FactorEstimate:
     """Factors of a published system, in the order of ``COMPONENTS``.
 
     Attributes:
@@ -114,7 +114,7 @@ def _left_out_misses(observations: Sequence[Observation], found: _Found) -> list
     return misses
 
 
-def fit(observations: Sequence[Observation], prior: Prior) -> Fit:
+def estimate_factors(observations: Sequence[Observation], prior: Prior) -> FactorEstimate:
     """Return the factors that are expected after measured steps.
 
     Args:
@@ -126,7 +126,7 @@ def fit(observations: Sequence[Observation], prior: Prior) -> Fit:
     others = _left_out_misses(observations, found)
     known = fmean(each.spread**2 + each.noise**2 for each in observations)
     unseen = (KNOWN_AS * known + sum(miss**2 for miss in others)) / (KNOWN_AS + len(others))
-    return Fit(
+    return FactorEstimate(
         logs=tuple(found.averaged.logs),
         covariance=tuple(map(tuple, found.averaged.covariance)),
         gradients=tuple(map(tuple, found.gradients)),

@@ -13,8 +13,8 @@ ROOT = 0  # the task of no duration at the start of the step; what nothing else 
 
 
 @dataclass(slots=True)
-class Draft:
-    """A task whose edges are positions in ``Drafts.tasks``."""
+class PendingTask:
+    """A task whose edges are positions in ``PendingTasks.tasks``."""
 
     name: str
     kind: TaskKind
@@ -27,18 +27,18 @@ class Draft:
     call: int = UNKNOWN
 
 
-class Drafts:
+class PendingTasks:
     """The tasks of a step so far. Those of one row are added in their order."""
 
     def __init__(self, row: int, label: str) -> None:
         """Begin with the task that stands for the start of the step, on a row, named as the step."""
-        self.tasks: list[Draft] = []
+        self.tasks: list[PendingTask] = []
         self.rows: defaultdict[int, list[int]] = defaultdict(list)
         self._ends: defaultdict[int, list[float]] = defaultdict(list)
         self._before: list[int] = []
-        self.add(Draft(label, TaskKind.HOST, row, 0.0, 0.0))
+        self.add(PendingTask(label, TaskKind.HOST, row, 0.0, 0.0))
 
-    def add(self, task: Draft) -> int:
+    def add(self, task: PendingTask) -> int:
         """Add the next task of its row and return its position."""
         position = len(self.tasks)
         self.tasks.append(task)

@@ -19,7 +19,7 @@ ROCM_DEVICE = re.compile(r"\b(amd|radeon|instinct|mi\d{2,3}[a-z]?|gfx\d+)\b", re
 STARTS_ON_GPU = ("Launch", "Memcpy", "Memset")
 
 
-class Origin(NamedTuple):
+class TraceMetadata(NamedTuple):
     """As in RankTrace; ``base_ns`` is what the file's times count from."""
 
     rank: int | None
@@ -40,7 +40,9 @@ def rank_in_name(path: Path) -> int | None:
     return None
 
 
-def origin_of(file: TraceFile, events: Sequence[TraceEvent], rows: Sequence[Row], kinds: Iterable[str] = ()) -> Origin:
+def read_metadata(
+    file: TraceFile, events: Sequence[TraceEvent], rows: Sequence[Row], kinds: Iterable[str] = ()
+) -> TraceMetadata:
     """Return where a trace comes from, as far as it says so.
 
     Args:
@@ -65,7 +67,7 @@ def origin_of(file: TraceFile, events: Sequence[TraceEvent], rows: Sequence[Row]
     base = file.facts.get("baseTimeNanoseconds")
     base_ns = float(base) if isinstance(base, int | float) and not isinstance(base, bool) else 0.0
     backend = _accelerator(kinds) or _backend(events, rows, device_name)
-    return Origin(rank, world_size, backend, device_name, base_ns, _groups(job), notes)
+    return TraceMetadata(rank, world_size, backend, device_name, base_ns, _groups(job), notes)
 
 
 def _count(value: object, least: int) -> int | None:

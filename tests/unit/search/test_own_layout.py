@@ -12,10 +12,10 @@ from predictor.core.plan.loading import Loaded, prepare
 from predictor.core.step.fit import Fit
 from predictor.core.step.prediction import predict
 from predictor.search.answer import search
+from predictor.search.own_layout import LayoutRank, layout_rank
 from predictor.search.question import SearchProblem, problem_around
 from predictor.search.rank import rank
 from predictor.search.report.layouts import ordinal, standing_words
-from predictor.search.standing import Standing, standing
 from tests.unit.examples import full_form
 
 
@@ -23,11 +23,11 @@ def loaded_run(**parallelism: Any) -> Loaded:
     return prepare(full_form(parallelism={"data_parallel_size": 4, **parallelism}), Path.cwd())
 
 
-def placed(loaded: Loaded) -> tuple[Standing, SearchProblem]:
+def placed(loaded: Loaded) -> tuple[LayoutRank, SearchProblem]:
     problem = problem_around(loaded)
     step_us = predict(loaded.run, loaded.system).step.us
     first = search(problem, 1).ranking.best[0].step_us
-    return standing(problem, loaded.run, step_us, first), problem
+    return layout_rank(problem, loaded.run, step_us, first), problem
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 3])
@@ -46,7 +46,7 @@ def test_the_fastest_layout_is_the_first() -> None:
     problem = problem_around(loaded)
     winner = search(problem, 1).ranking.best[0]
     run = problem.space.run(winner.plan)
-    own = standing(problem, run, winner.step_us, winner.step_us)
+    own = layout_rank(problem, run, winner.step_us, winner.step_us)
     assert (own.rank, own.slower) == (1, 0.0)
 
 
@@ -54,14 +54,14 @@ def test_a_layout_that_no_search_has_stands_beside_all_of_them() -> None:
     loaded = loaded_run()
     inside, problem = placed(loaded)
     other = replace(loaded.run, recompute_every=2)
-    assert standing(problem, other, inside.step_us, inside.fastest_us).others == inside.others + 1
+    assert layout_rank(problem, other, inside.step_us, inside.fastest_us).others == inside.others + 1
 
 
 def test_words_name_place_distance_and_doubt() -> None:
-    own = Standing(step_us=1.08, faster=11, others=339, fastest_us=1.0)
+    own = LayoutRank(step_us=1.08, faster=11, others=339, fastest_us=1.0)
     assert standing_words(own, Fit.FITS) == "Your layout is 12th of 340, 8.0% slower than the fastest."
     assert standing_words(own, Fit.MAY_NOT_FIT).startswith("Your layout is 12th of 340, if it fits, 8.0%")
     assert standing_words(own, Fit.DOES_NOT_FIT) == "Your layout does not fit; 11 of the 339 that fit are faster."
-    assert standing_words(Standing(1.0, 0, 339, 1.0), None) == "Your layout is the fastest of 340."
+    assert standing_words(LayoutRank(1.0, 0, 339, 1.0), None) == "Your layout is the fastest of 340."
     places = [ordinal(number) for number in (1, 2, 3, 4, 11, 22, 113, 1003)]
     assert places == ["1st", "2nd", "3rd", "4th", "11th", "22nd", "113th", "1,003rd"]

@@ -1,4 +1,4 @@
-"""When threads are idle because another one works.
+"""Cross-thread dependencies on the host: idle time of a thread that ends with the work of another.
 
 Autograd's threads are, until a backward pass is handed to them, and the thread that called ``backward()``, until they
 return; workers are between what they are given.
@@ -34,7 +34,9 @@ def is_engine(events: Sequence[TraceEvent], step: StepEvents, thread: Thread) ->
     return thread.row != step.main_row and any(is_backward(events[frame]) for frame in outermost)
 
 
-def idle_by_wakes(events: Sequence[TraceEvent], step: StepEvents, threads: Sequence[Thread]) -> dict[int, list[Idle]]:
+def idle_until_woken(
+    events: Sequence[TraceEvent], step: StepEvents, threads: Sequence[Thread]
+) -> dict[int, list[Idle]]:
     """Return, by thread, the idle times between bursts, the one before the first burst included.
 
     A thread beside the main one is idle while nothing is recorded on it and the main thread begins something, and
