@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.commands.asked import MODEL_ONLY, add_model_only
+from predictor.commands.config_arguments import MODEL_ONLY, add_model_only
 from predictor.commands.parser import Commands, Unfit, add_command
 from predictor.core.base.bundled import systems
 from predictor.core.base.errors import ConfigError

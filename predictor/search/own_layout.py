@@ -33,7 +33,7 @@ class LayoutRank:
         """Return the run's place among the layouts and itself, from 1."""
         return self.faster + 1
 
-    def scaled(self, ratio: float) -> Standing:
+    def scaled(self, ratio: float) -> LayoutRank:
         """Return the same with the steps so many times as long: with what is not modelled of them."""
         return replace(self, step_us=self.step_us * ratio, fastest_us=self.fastest_us * ratio)
 

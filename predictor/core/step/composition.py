@@ -59,6 +59,7 @@ class StepTime:
         """Return the step over its modelled time: 1 but for runs whose published ones took longer or shorter."""
         return self.step.us / self.modelled_us
 
+    @property
     def host(self) -> Cost:
         """Return how long the critical stage waits for the host's launches in a step, with the ends of its interval."""
         passes = self.stages[self.critical_stage].whole.passes

@@ -11,13 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-
-from fitting.publish import seal
-from predictor.__main__ import main
-from predictor.core.base.bundled import REGRESSORS_FOLDER, systems
-from predictor.core.costs.cost import Cost, Source
-from predictor.core.costs.published import PublishedSystem
-from predictor.core.plan.loading import prepare
 from predictor.core.step.families import (
     ENOUGH_ROWS,
     RUN_NOISE,
@@ -30,8 +23,15 @@ from predictor.core.step.families import (
     published_family,
     with_sure_update,
 )
-from predictor.core.step.prediction import predict
 from predictor.core.step.published_runs import published_runs_note
+
+from fitting.publish import seal
+from predictor.__main__ import main
+from predictor.core.base.bundled import REGRESSORS_FOLDER, systems
+from predictor.core.costs.cost import Cost, Source
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.plan.loading import prepare
+from predictor.core.step.prediction import predict
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe
 from predictor.core.workload.software import Framework
