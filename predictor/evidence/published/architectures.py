@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from predictor.evidence.published.patterns import hybrid, latent_attention, mtp_layers
+from predictor.evidence.published.patterns import LATENT_EXPERTS, hybrid, latent_attention, mtp_layers
 from predictor.evidence.published.row import Row, UnexpressedError, dense_model
 
 LLAMA: dict[str, Any] = {"normalization": "fused_rms_norm", "activation": "swiglu"}
@@ -49,6 +49,8 @@ def _experts(row: Row) -> dict[str, Any]:
         "shared_expert_ffn_hidden_size": row.whole("shared_expert_ffn", 0),
         "num_dense_layers": row.whole("moe_dense_layers", 0),
     }
+    if latent := LATENT_EXPERTS.search(row.text("layer_pattern")):
+        moe["latent_size"] = int(latent[1])
     if row.has("routing", "capacity"):
         moe["capacity_factor"] = 1.0
     if row.has("model", "gpt oss", "gpt-oss"):

@@ -17,6 +17,7 @@ HYBRID = {
     "-": ("none", "dense"),
 }
 PATTERN = re.compile(r"(?:hybrid )?([M*E|-]{4,})(?![a-z])")
+LATENT_EXPERTS = re.compile(r"moe latent (\d+)")
 MAMBA_HEADS = re.compile(r"mamba heads (\d+) x (\d+), state (\d+)")
 # Nemotron-H's and Nemotron 3's groups and chunks. Source: NVIDIA-NeMo/Megatron-Bridge@v0.3.0,
 # src/megatron/bridge/models/nemotronh/nemotron_h_provider.py (mamba_num_groups); model cards (chunk_size).
@@ -43,15 +44,15 @@ def hybrid(row: Row) -> dict[str, Any]:
     """Return the layers of a hybrid model; empty where a row has no Mamba layers.
 
     Raises:
-        UnexpressedError: its experts work in a latent space, it predicts further tokens with layers of several kinds,
-            or the sizes of its Mamba layers are not stated.
+        UnexpressedError: it predicts further tokens with layers of several kinds, or the sizes of its Mamba layers are
+            not stated.
     """
     text = row.text("layer_pattern")
     found = PATTERN.search(text)
     if found is None or "M" not in found[1]:
         return {}
-    if "moe latent" in text:
-        raise UnexpressedError("experts in a latent space (Nemotron 3 Super) are not modelled")
+    if "MTP" in text:
+        raise UnexpressedError("prediction modules with layers of several kinds (Nemotron 3 Super) are not modelled")
     sizes = MAMBA_HEADS.search(text)
     if sizes is None:
         raise UnexpressedError("sizes of Mamba layers are not stated")

@@ -257,7 +257,7 @@ def test_layers_that_blooms_document_leaves_out_follow_from_its_size() -> None:
 @pytest.mark.parametrize(
     ("group", "cells", "reason"),
     [
-        ("dgxc", {"layer_pattern": "hybrid MEMEM* (mamba heads 128, moe latent 1024)"}, "latent space"),
+        ("dgxc", {"layer_pattern": "hybrid MEMEM* + MTP /*E/*E (mamba heads 128)"}, "layers of several kinds"),
         ("dgxc", {"precision": ""}, "precision is not stated"),
         ("dgxc", {"vocab": ""}, "vocab is not stated"),
         ("dgxc", {"framework": "MaxText (JAX)"}, "JAX"),

@@ -133,3 +133,12 @@ def test_flags_of_a_test_without_all_arguments_are_those_of_its_notes() -> None:
     assert fuses == [False, True]
     assert with_flags["model"]["attention"] == "fused_softmax"
     assert with_flags["training"]["framework"] == "megatron-lm"
+
+
+def test_experts_in_a_latent_space_have_its_width() -> None:
+    pattern = "hybrid MEME (mamba heads 64 x 64, state 128, moe latent 1024)"
+    experts = {"moe_experts": "16", "moe_topk": "2", "moe_ffn": "1024"}
+    cells = {"model": "Nemotron_3_made_up", "layers": "4", "layer_pattern": pattern}
+    model = step_of("mbridge_pretrain", **experts, **cells).config["model"]
+    assert model["moe"]["latent_size"] == 1024
+    assert model["layer_types"] == ["mamba2", "none", "mamba2", "none"]
