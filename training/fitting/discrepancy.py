@@ -344,7 +344,7 @@ def shortest_interval(errors: Sequence[LeftOut]) -> tuple[float, float]:
     sizes = np.array([errors[place].standardized for place in order])
     share = np.concatenate([[0.0], np.cumsum(_weights(errors)[order])])
     share /= share[-1]
-    best = (-LEAST_QUANTILE, max(LEAST_QUANTILE, float(sizes[-1])))
+    best = min(float(sizes[0]), -LEAST_QUANTILE), max(float(sizes[-1]), LEAST_QUANTILE)
     for first, low in enumerate(sizes):
         last = int(np.searchsorted(share, share[first] + COVERED - 1e-9)) - 1
         if last >= len(sizes) or low > 0.0:

@@ -95,8 +95,9 @@ def least_cast_us(shape: Shape, direction: Direction, precision: str, gpu: str) 
 def rows_of(table: str, frame: pd.DataFrame, precision: str, gpu: str) -> Iterator[Row]:
     """Yield the rows of a table in one precision, each direction that was measured."""
     operators = catalogue()
-    for record in frame[~frame["kernel_source"].isin(NOT_SHIPPED)].to_dict("records"):
-        call = CALLS[table]({str(key): value for key, value in record.items()})
+    for cells in frame[~frame["kernel_source"].isin(NOT_SHIPPED)].to_dict("records"):
+        record = {str(key): value for key, value in cells.items()}
+        call = CALLS[table](record)
         if call is None:
             continue
         name, shape = call

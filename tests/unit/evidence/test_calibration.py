@@ -90,7 +90,7 @@ def test_one_run_moves_less_than_it_misses(tmp_path: Path) -> None:
 def test_tighter_priors_move_less(tmp_path: Path) -> None:
     result = calibrated(tmp_path, "plain", "long")
     prior = prior_of(result.observations)
-    tight = estimate_factors(result.observations, Prior(tuple(own / 10.0 for own in prior.own), prior.family / 10.0))
+    tight = estimate_factors(result.observations, Prior(tuple(own / 10.0 for own in prior.own), prior.whole / 10.0))
     compute = COMPONENTS.index("compute")
     assert 0.0 < tight.logs[compute] < result.fitted.logs[compute]
 

@@ -16,7 +16,7 @@ from predictor.evidence.calibration.observations import LAYOUT_SPREAD
 from predictor.evidence.calibration.priors import Prior
 
 SIZE = len(COMPONENTS)
-PRIOR = Prior(own=(0.07, 0.1, 0.12, 0.15, 0.2, 0.25, 0.25), family=0.1)
+PRIOR = Prior(own=(0.07, 0.1, 0.12, 0.15, 0.2, 0.25, 0.25), whole=0.1)
 OVERLAP = COMPONENTS.index("overlap")
 ROWS = [
     Row([0.6, 0.1, 0.2, 0.05, 0.0, 0.05, 0.01], 0.10, 0.03**2),
@@ -31,12 +31,12 @@ def reference(rows: list[Row]) -> tuple[np.ndarray, np.ndarray, float]:
     targets = np.array([row.target for row in rows])
     times = np.ones(SIZE)
     times[OVERLAP] = 0.0
-    family = PRIOR.family**2 * (0.5 * np.outer(times, times) + 0.5 * np.diag(times))
+    common = PRIOR.whole**2 * (0.5 * np.outer(times, times) + 0.5 * np.diag(times))
     own = np.diag(np.square(PRIOR.own))
     weights, means, covariances = [], [], []
     for systematic in (True, False):
         for spread in SPREADS:
-            prior = family + own if systematic else family
+            prior = common + own if systematic else common
             noise = np.diag([row.variance for row in rows]) + (spread * LAYOUT_SPREAD) ** 2 * np.eye(len(rows))
             if not systematic:
                 noise += np.diag(np.diag(gradients @ own @ gradients.T))
@@ -92,10 +92,10 @@ def test_the_order_of_rows_does_not_count() -> None:
     assert averaged(ROWS[::-1], PRIOR).logs == pytest.approx(averaged(ROWS, PRIOR).logs, abs=1e-12)
 
 
-def test_a_prior_holds_the_family_error_once() -> None:
+def test_a_prior_holds_the_error_as_a_whole_once() -> None:
     whole = np.array(PRIOR.covariance(systematic=True))
     assert np.sqrt(np.diag(whole)) == pytest.approx(PRIOR.deviations)
-    assert whole[0, 0] == pytest.approx(PRIOR.own[0] ** 2 + PRIOR.family**2)
-    assert whole[0, 1] == pytest.approx(PRIOR.family**2 / 2.0)
+    assert whole[0, 0] == pytest.approx(PRIOR.own[0] ** 2 + PRIOR.whole**2)
+    assert whole[0, 1] == pytest.approx(PRIOR.whole**2 / 2.0)
     assert whole[OVERLAP, 0] == 0.0
     assert whole[OVERLAP, OVERLAP] == pytest.approx(PRIOR.own[OVERLAP] ** 2)

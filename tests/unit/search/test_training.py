@@ -115,7 +115,7 @@ def test_a_configuration_may_say_tokens_and_price(tmp_path: Path) -> None:
 
 def test_limits_leave_out_what_exceeds_them() -> None:
     every = search("llama3-8b", 64, **TRAINED, price=2.0, top=8)
-    hours = [layout.training.longest_hours for layout in every.layouts if layout.training is not None]
+    hours = [layout.training.hours for layout in every.layouts if layout.training is not None]
     kept = search("llama3-8b", 64, **TRAINED, max_hours=hours[3] * 1.0001, top=8)
     assert len(kept.layouts) == 4
     assert len(search("llama3-8b", 64, **TRAINED, max_days=hours[3] * 1.0001 / 24, top=8).layouts) == 4
@@ -148,7 +148,7 @@ def test_numbers_between_doublings_are_tried() -> None:
     goals: dict[str, Any] = {**TRAINED, "global_batch_size": 480, "framework": "megatron", "top": 1}
     slow = search("llama3-8b", 48, **goals).layouts[0].training
     assert slow is not None
-    result = search("llama3-8b", **goals, deadline_days=slow.longest_hours / 24 * 1.001)
+    result = search("llama3-8b", **goals, deadline_days=slow.hours / 24 * 1.001)
     assert result.num_gpus == 48
     assert [count.num_gpus for count in result.counts][-3:] == [40, 48, 64]
 

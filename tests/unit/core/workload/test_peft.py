@@ -13,7 +13,7 @@ from predictor.core.rows import Role
 from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.transforms.lora import Lora, LoraTarget
-from predictor.core.workload.switches import LayerKind
+from predictor.core.workload.transformer import LayerKind
 from tests.layers import backward_pass, forward_pass, kept_of
 from tests.unit.core.workload.test_token_mixers import MODEL, run_of
 
