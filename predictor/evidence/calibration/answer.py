@@ -92,13 +92,14 @@ class Calibrated:
         )
 
     def check_that_it_helps(self) -> None:
-        """Check that runs come out better with the factors of the others; one configuration alone cannot tell.
+        """Check that runs come out better with the factors of the others; one configuration alone cannot tell, nor can
+        the components of a trace, each of which has a factor of its own.
 
         Raises:
             ConfigError: they do not.
         """
         before, after = self.errors(self.before), self.errors(self.fitted.left_out)
-        if len({run.same_as for run in self.observations}) > 1 and after >= before:
+        if len({run.same_as for run in self.observations if run.is_step}) > 1 and after >= before:
             raise ConfigError(NOTHING_COMMON.format(before=before, after=after))
 
 

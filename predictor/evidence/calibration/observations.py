@@ -55,6 +55,7 @@ class Observation:
         interval: 90 % interval of the published prediction.
         expected: log of the published prediction over its modelled time.
         systematic: deviation of that log between clusters and frameworks that are like this one.
+        is_step: it is a whole step, not a component of a traced one.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Observation:
     interval: tuple[float, float]
     expected: float = 0.0
     systematic: float = 0.0
+    is_step: bool = True
 
     @property
     def spread(self) -> float:

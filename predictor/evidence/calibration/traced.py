@@ -82,4 +82,5 @@ def _observation(
         system=system,
         parts={component: cost},
         interval=(cost.low_us, cost.high_us),
+        is_step=False,
     )

@@ -23,7 +23,7 @@ from predictor.search.rank import described, recomputed
 from predictor.search.report.search_bill import training_notes, training_of
 
 FORMAT = "estimate-train-time/search/1"
-KERNELS = ("forward_us", "backward_us", "optimizer_us")
+NO_BOTTLENECK = ("forward_us", "backward_us", "optimizer_us", "not_modelled_us")
 # Remedy for the largest part of the step beside computation.
 REMEDIES = {
     "recompute_us": "more memory would spare recomputing",
@@ -155,7 +155,7 @@ def why(answer: SearchAnswer) -> str:
 
 def bottleneck(winner: Winner) -> str:
     """Return the largest part of a layout's step beside computation, and its remedy."""
-    parts = {name: us for name, us in _parts(winner.parts).items() if name not in KERNELS}
+    parts = {name: us for name, us in _parts(winner.parts).items() if name not in NO_BOTTLENECK}
     name = max(parts, key=parts.__getitem__)
     share = parts[name] / winner.prediction.step.us
     if share < 0.01:

@@ -28,6 +28,7 @@ COLOURS = {
     "optimizer": GREEN,
     "parameter gather": "#e5a9c8",
     "waiting for other stages": "#e2e2e2",
+    "not modelled": "#bdb9c6",
     "weights": BLUE,
     "gradients": SKY_BLUE,
     "optimizer states": GREEN,

@@ -14,27 +14,11 @@ from predictor.core.step.highest_mfu import published_mfus
 from predictor.search.model_options import of_model
 
 A100 = "NVIDIAA100-SXM4-80GB"
-# Published runs of torchtitan in bf16 took much longer than predicted.
-TORCHTITAN: dict[str, Any] = {
-    "system": "H100",
-    "model": "llama3-8b",
-    "parallelism": {"data_parallel_size": 64, "zero_stage": 3, "overlap_gradient_reduction": True},
-    "training": {"framework": "torchtitan", "precision": "bf16", "micro_batch_size": 1, "num_micro_batches": 1},
-    "budget": {"train_tokens": 1e12, "price_per_gpu_hour": 2.5},
-}
-PLAIN = {"precision": "fp16", "micro_batch_size": 1, "num_micro_batches": 8}
-SEARCHED: dict[str, Any] = {
-    "system": "H100",
-    "global_batch_size": 512,
-    "framework": "torchtitan",
-    "train_tokens": 1e12,
-    "price": 2.0,
-    "top": 3,
-}
+ASKED: dict[str, Any] = {"system": "A100_SXM", "global_batch_size": 1024, "framework": "megatron", "top": 2}
 
 
 def _of_13b(system: str) -> StepPrediction:
-    return predict(of_model("llama2-13b", ["gpus=128", "global_batch_size=1024"], system))
+    return predict(of_model("llama2-13b", ["gpus=128", "global_batch_size=1024", "training.conditions=model"], system))
 
 
 def test_an_mfu_above_every_published_run_says_so_and_names_other_systems_of_the_gpu() -> None:
@@ -58,7 +42,7 @@ def test_an_mfu_that_was_reached_says_nothing() -> None:
 
 
 def test_a_search_says_it_of_its_fastest_layout() -> None:
-    result = search("llama2-13b", 128, system="A100_SXM", global_batch_size=1024, framework="megatron", top=2)
+    result = search("llama2-13b", 128, **ASKED, changes=["training.conditions=model"])
     (said,) = (note for note in result.notes if note.startswith("Layout 1: MFU"))
     text = result.text(width=1000)
     assert text.index(said) < text.index("#  ")

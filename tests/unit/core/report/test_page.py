@@ -94,7 +94,7 @@ def test_trace_and_picture_end_with_the_step(name: str, tmp_path: Path) -> None:
     trace, picture = tmp_path / "step.json", tmp_path / "step.svg"
     assert main(["timeline", str(path), "--trace", str(trace), "--svg", str(picture)]) == 0
     loaded = prepare(*read_config(path))
-    step_us = predict(loaded.run, loaded.system).step.us
+    step_us = predict(loaded.run, loaded.system).modelled_us
     events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     ended = max(event["ts"] + event["dur"] for event in events if event["ph"] == "X")
     assert ended == pytest.approx(step_us, rel=1e-6)
