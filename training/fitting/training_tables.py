@@ -42,8 +42,8 @@ REPLACED = frozenset(
     }
 )
 REPLACED_RUN = "an earlier state of a kernel under development: {run}"
-# HipKittens' own kernels are no framework's. aiter's backward pass with shared keys and values takes a path in the version
-# that was timed, 3.5 to 5 times as slow as without.
+# HipKittens' own kernels are no framework's. aiter's backward pass with shared keys and values takes a path in the
+# version that was timed, 3.5 to 5 times as slow as without.
 NOT_SHIPPED = frozenset({"HipKittens"})
 SLOW_PATH = "a slow path of one release: shared keys and values backward"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import exp, log, sqrt
+from math import exp, hypot, log, sqrt
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -127,6 +127,11 @@ class DiscrepancyModel(BaseModel):
     def between(self, framework: Framework | None, terms: tuple[str, ...]) -> float:
         """Return the deviation between sources of a framework."""
         return self.sources.get(str(framework), self.sources["other"]) * self.times(terms)
+
+    @property
+    def unknown(self) -> float:
+        """Return how far the modelled time of ordinary runs of unknown software errs as a whole, as a deviation."""
+        return hypot(self.new_framework, self.sources["other"] * self.ordinary)
 
     def times(self, terms: tuple[str, ...]) -> float:
         """Return how far runs with these terms lie apart, over tuned ones."""

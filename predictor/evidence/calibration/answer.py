@@ -92,8 +92,9 @@ class Calibrated:
         )
 
     def check_that_it_helps(self) -> None:
-        """Check that runs come out better with the factors of the others; one configuration alone cannot tell, nor can
-        the components of a trace, each of which has a factor of its own.
+        """Check that runs come out better with the factors of the others.
+
+        One configuration alone cannot tell, nor can the components of a trace, each of which has a factor of its own.
 
         Raises:
             ConfigError: they do not.

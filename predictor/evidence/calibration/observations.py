@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import log
 from typing import NamedTuple
@@ -68,13 +68,13 @@ class Observation:
     parts: dict[Component, Cost]
     interval: tuple[float, float]
     expected: float = 0.0
-    systematic: float = 0.0
+    systematic: float = field(default_factory=lambda: discrepancy_model().unknown)
     is_step: bool = True
 
     @property
     def spread(self) -> float:
         """Return the standard deviation of misses between runs of one cluster, as a log."""
-        return discrepancy_model().within if self.systematic else LAYOUT_SPREAD
+        return max(discrepancy_model().within, LAYOUT_SPREAD) if self.is_step else LAYOUT_SPREAD
 
     @property
     def log_published(self) -> float:
@@ -102,9 +102,9 @@ def parts_of_step(tasks: StepTasks, system: PublishedSystem) -> dict[Component, 
 
 
 def _systematic(prediction: StepTime) -> float:
-    """Return how far clusters and frameworks like a run's lie apart, as the deviation of a log; 0 where none tells."""
+    """Return how far clusters and frameworks like a run's lie apart, as the deviation of a log."""
     found = prediction.discrepancy if isinstance(prediction, Prediction) else None
-    return 0.0 if found is None else found.systematic
+    return discrepancy_model().unknown if found is None else found.systematic
 
 
 def observed_run(

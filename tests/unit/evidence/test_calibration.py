@@ -118,10 +118,8 @@ def test_runs_that_are_unlike_hardly_move_factors(tmp_path: Path) -> None:
 
 def test_factors_that_help_nobody_are_declined(tmp_path: Path) -> None:
     expected = calibrate([str(write_run(tmp_path, "plain", None))], BASE).observations[0].expected
-    times = {"plain": 1.25, "long": 0.8, "split": 1.25, "wide": 0.8}
-    paths = [
-        str(write_run(tmp_path, name, exp(expected) * times[name] * seconds_of(name, {}))) for name in times
-    ]
+    times = {"plain": 1.08, "long": 0.93, "split": 1.08, "wide": 0.92}
+    paths = [str(write_run(tmp_path, name, exp(expected) * times[name] * seconds_of(name, {}))) for name in times]
     with pytest.raises(ConfigError, match=r"err in different ways: .* nothing was written"):
         calibrate(paths, BASE)
 

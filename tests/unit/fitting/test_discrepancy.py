@@ -1,4 +1,4 @@
-"""The fit of measured over modelled time: what it recovers, what one source may move, and what a left-out one may not."""
+"""The fit of measured over modelled time: what it recovers, what one source moves, what a left-out one does not."""
 
 from __future__ import annotations
 
