@@ -13,8 +13,8 @@ from fitting.systems import SystemFileError, SystemSource
 from predictor.core.costs.folder import CARD, HARDWARE, MANIFEST, donor_folder, own_precisions
 from predictor.core.costs.published import read_hardware, read_manifest
 from predictor.core.costs.transfer_errors import TRANSFER_ERROR_FORMAT
-from predictor.core.hardware.host_processor import COPIED
 from predictor.core.hardware.hardware import Quantity, System
+from predictor.core.hardware.host_processor import COPIED
 
 INTRODUCTION = """\
 This system was not measured. Its operators are transferred from a donor, a measured system: each term of the donor's

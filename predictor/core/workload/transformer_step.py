@@ -8,8 +8,8 @@ from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.transforms.graphs import graph_launches, overhead_share
 from predictor.core.transforms.recomputation import of_layer, recomputed_layers
 from predictor.core.workload.accumulation import accumulation_tasks
-from predictor.core.workload.host_stack import layer_work, slowdown
 from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.host_stack import layer_work, slowdown
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.low_precision_memory import cast_weights
 from predictor.core.workload.offload import offloaded_share, with_offloading
