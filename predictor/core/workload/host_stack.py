@@ -48,8 +48,6 @@ def host_stacks() -> Stacks:
 
 def stack_name(run: TrainingRun) -> str:
     """Return the name of a run's stack; a program of one's own is plain PyTorch."""
-    if run.compiled:
-        return COMPILED
     name = PLAIN if run.framework is None else host_stacks().frameworks.get(run.framework, PLAIN)
     is_todays = run.precision == "bf16" or run.gemm_recipe is not None
     return name if is_todays or name != TRANSFORMER_ENGINE else PLAIN
@@ -63,6 +61,9 @@ def stack_of(run: TrainingRun) -> Stack:
 def layer_work(run: TrainingRun) -> tuple[float, float]:
     """Return the launches' worth of own work of a pass through a layer, forward and backward."""
     forward, backward = stack_of(run).layer
+    if run.compiled:
+        compiled = host_stacks().stacks[COMPILED].layer
+        forward, backward = min(forward, compiled[0]), min(backward, compiled[1])
     if run.zero_stage >= SHARDED and run.framework is Framework.TORCHTITAN:
         added = host_stacks().fsdp2.layer
         return forward + added[0], backward + added[1]

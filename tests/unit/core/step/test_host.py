@@ -66,8 +66,8 @@ def test_launches_measured_on_a_system_are_its_own() -> None:
 
 def test_the_interval_of_a_wait_is_that_of_its_launches() -> None:
     launching, device = Cost(300.0, 150.0, 450.0, Source.EXTRAPOLATED), Cost(200.0, 100.0, 400.0, Source.MEASURED)
-    assert waiting(launching, device, synchronized=False)[:3] == (100.0, 0.0, 250.0)
-    assert waiting(launching, device, synchronized=True)[:3] == (300.0, 150.0, 450.0)
+    assert waiting(launching, device, synchronized=False) == Cost(100.0, 0.0, 250.0, Source.EXTRAPOLATED)
+    assert waiting(launching, device, synchronized=True) == Cost(300.0, 150.0, 450.0, Source.EXTRAPOLATED)
     longer = waiting(launching, Cost(400.0, 400.0, 400.0, Source.MEASURED), synchronized=False)
     assert longer == Cost(0.0, 0.0, 50.0, Source.MEASURED)
 
@@ -121,6 +121,9 @@ def test_work_beside_launches_is_the_softwares() -> None:
     assert layer_work(engine) == host_stacks().stacks["megatron_te"].layer
     sharded = replace(RUN, framework=Framework.TORCHTITAN, zero_stage=3)
     assert layer_work(sharded)[0] == plain[0] + host_stacks().fsdp2.layer[0]
+    compiled = host_stacks().stacks["compiled"].layer
+    assert layer_work(replace(RUN, compiled=True, framework=None)) == plain
+    assert layer_work(replace(engine, compiled=True)) == compiled
     assert slowdown(engine) == 1.5
     assert slowdown(replace(engine, host_slowdown=1.1)) == 1.1
     assert slowdown(replace(RUN, framework=Framework.GPT_NEOX)) == 1.0

@@ -30,7 +30,9 @@ def unit_system(**host: float) -> PublishedSystem:
     gpu = SimpleNamespace(name="unit", peak_tflop_per_s={"fp16": Quantity(value=312, source="test")})
     quantities = {name: Quantity(value=value, source="test") for name, value in host.items()}
     links = SimpleNamespace(engine="processor")  # traffic beside kernels takes nothing from them
-    hardware: Any = SimpleNamespace(gpu=gpu, host=quantities, links=links, calibration=None)
+    hardware: Any = SimpleNamespace(
+        name="unit", gpu=gpu, host=quantities, links=links, calibration=None, processor=None
+    )
     return cast(
         "PublishedSystem",
         SimpleNamespace(
