@@ -22,7 +22,8 @@ def launch_cost(system: System, launches: float, backward: bool) -> Cost:
     if host is None or not launches:
         return ZERO
     per_launch, calibrated = host.launch(backward), launches * factor(system, "host")
-    return Cost(*(calibrated * us for us in per_launch), Source.EXTRAPOLATED)
+    us, low_us, high_us = (calibrated * each for each in per_launch)
+    return Cost(us, low_us, high_us, Source.EXTRAPOLATED)
 
 
 def launch_us(system: System, launches: float, backward: bool) -> float:

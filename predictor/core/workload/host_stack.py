@@ -27,6 +27,12 @@ class Stack(BaseModel):
 
     source: str = Field(description="whose code was counted, and what it took")
     layer: tuple[float, float] = Field(description="launches' worth of a pass through a layer, forward and backward")
+    step_per_tensor: float = Field(
+        default=0.0, ge=0, description="launches' worth of a step's end for each parameter tensor of a rank"
+    )
+    step_synchronizations: int = Field(
+        default=0, ge=0, description="times that a step's end reads a number back from the device"
+    )
 
 
 class Stacks(BaseModel):
@@ -75,3 +81,12 @@ def slowdown(run: TrainingRun) -> float:
     if run.host_slowdown is not None:
         return run.host_slowdown
     return 1.0 if run.framework is None else host_stacks().slowdown.get(run.framework, 1.0)
+
+
+def step_work(run: TrainingRun, tensors: float) -> tuple[float, float]:
+    """Return the launches' worth of a step's end on a rank of so many parameter tensors, and of those the exposed.
+
+    Exposed are the launches behind which the device has nothing to do: one for each number read back from it.
+    """
+    stack = stack_of(run)
+    return stack.step_per_tensor * tensors * slowdown(run), stack.step_synchronizations * slowdown(run)

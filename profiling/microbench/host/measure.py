@@ -121,7 +121,7 @@ def collector_share(seconds: float) -> float:
 
     def passes(collects: bool) -> float:
         (gc.enable if collects else gc.disable)()
-        times = []
+        times: list[float] = []
         until = time.perf_counter() + seconds / 4
         while time.perf_counter() < until or not times:
             began = time.perf_counter()
@@ -164,6 +164,9 @@ def time_together(ranks: int, seconds: float) -> Launches:
         for process in running:
             process.kill()
             process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
     return max(timed, key=lambda each: each.forward_us + each.backward_us)
 
 

@@ -17,9 +17,12 @@ from predictor.core.report.host_notes import host_notes
 from predictor.core.schema.host_section import HostSection, on_host
 from predictor.core.step.host import launch_cost, waiting
 from predictor.core.step.prediction import Prediction, predict
+from predictor.core.step.update import time_update
 from predictor.core.workload.host_stack import host_stacks, layer_work, slowdown
 from predictor.core.workload.software import Framework
-from tests.unit.core.step.test_step_time import RUN, unit_system
+from predictor.core.workload.stage_end import stage_end
+from tests.unit.core.step.test_step_time import unit_system
+from tests.unit.core.workload.test_workloads import DENSE, RUN
 
 TINY: dict[str, Any] = {
     "model": {"num_layers": 4, "hidden_size": 512, "num_attention_heads": 8, "sequence_length": 256},
@@ -135,3 +138,15 @@ def test_a_system_file_may_name_its_processor(tmp_path: Path) -> None:
     host = host_of(loaded.system.hardware)
     assert host is not None
     assert host.name == "NVIDIA Grace"
+
+
+def test_a_steps_end_waits_for_work_on_every_tensor() -> None:
+    engine = replace(RUN, framework=Framework.MEGATRON_LM, precision="bf16", layers_per_stage=(2, 2))
+    owned = engine.parameters_of([(DENSE, 2)], is_first=True, is_last=False)
+    few, many = (stage_end(replace(engine, layers_per_stage=split), 0, owned) for split in ((1, 3), (3, 1)))
+    assert many.launches == pytest.approx(3 * few.launches)
+    assert few.exposed_launches == many.exposed_launches > 0
+    system = unit_system(launch_forward_us=10.0)
+    waits, without = time_update(system, many).cost, time_update(unit_system(), many).cost
+    assert waits.us > without.us + 10.0 * many.exposed_launches - 1e-6
+    assert stage_end(replace(engine, cuda_graphs=True), 0, owned).launches == 0.0
