@@ -20,6 +20,7 @@ from microbench.attention import OTHERS, fault
 from microbench.collectives.cli import register as register_collective
 from microbench.device import find_device, process_age_s
 from microbench.errors import MeasureError
+from microbench.host.cli import register as register_host
 from microbench.kernels import engine_fault, kernel_names
 from microbench.profile import DeviceLostError, Job, profile
 from microbench.report.cli import register as register_report
@@ -206,6 +207,7 @@ def parser() -> argparse.ArgumentParser:
     register_steps(commands, device)
     register_survey(commands)
     register_study(commands)
+    register_host(commands)
     register_traced(commands, device)
     listing = commands.add_parser("list", help="list operators and sweeps")
     listing.add_argument("--json", action="store_true", help="for machines")

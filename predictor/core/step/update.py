@@ -7,6 +7,7 @@ from typing import NamedTuple
 from predictor.core.costs.cost import Cost
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.beside import time_tasks
+from predictor.core.step.host import launch_cost, waiting
 from predictor.core.step.overlap import longer_cost
 from predictor.core.workload.step_tasks import EndTasks
 
@@ -18,9 +19,16 @@ class UpdateTime(NamedTuple):
     parts: tuple[tuple[str, float], ...] = ()
 
 
+def _launched(system: PublishedSystem, end: EndTasks) -> Cost:
+    """Time the GPU's own update with what the device waits for the host: beside its kernels and where it is read."""
+    kernels, hardware = time_tasks(system, end.optimizer), system.hardware
+    beside = waiting(launch_cost(hardware, end.launches, backward=False), kernels, synchronized=False)
+    return kernels + beside + launch_cost(hardware, end.exposed_launches, backward=False)
+
+
 def time_update(system: PublishedSystem, end: EndTasks) -> UpdateTime:
     """Time a stage's update: the GPU's own and the host's run beside each other."""
-    own, on_host = time_tasks(system, end.optimizer), end.on_host
+    own, on_host = _launched(system, end), end.on_host
     if on_host is None:
         return UpdateTime(own)
     down, update, up = (time_tasks(system, tasks) for tasks in on_host[:3])

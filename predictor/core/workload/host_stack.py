@@ -27,6 +27,12 @@ class Stack(BaseModel):
 
     source: str = Field(description="whose code was counted, and what it took")
     layer: tuple[float, float] = Field(description="launches' worth of a pass through a layer, forward and backward")
+    step_per_tensor: float = Field(
+        default=0.0, ge=0, description="launches' worth of a step's end for each parameter tensor of a rank"
+    )
+    step_synchronizations: int = Field(
+        default=0, ge=0, description="times that a step's end reads a number back from the device"
+    )
 
 
 class Stacks(BaseModel):
@@ -48,8 +54,6 @@ def host_stacks() -> Stacks:
 
 def stack_name(run: TrainingRun) -> str:
     """Return the name of a run's stack; a program of one's own is plain PyTorch."""
-    if run.compiled:
-        return COMPILED
     name = PLAIN if run.framework is None else host_stacks().frameworks.get(run.framework, PLAIN)
     is_todays = run.precision == "bf16" or run.gemm_recipe is not None
     return name if is_todays or name != TRANSFORMER_ENGINE else PLAIN
@@ -63,6 +67,9 @@ def stack_of(run: TrainingRun) -> Stack:
 def layer_work(run: TrainingRun) -> tuple[float, float]:
     """Return the launches' worth of own work of a pass through a layer, forward and backward."""
     forward, backward = stack_of(run).layer
+    if run.compiled:
+        compiled = host_stacks().stacks[COMPILED].layer
+        forward, backward = min(forward, compiled[0]), min(backward, compiled[1])
     if run.zero_stage >= SHARDED and run.framework is Framework.TORCHTITAN:
         added = host_stacks().fsdp2.layer
         return forward + added[0], backward + added[1]
@@ -74,3 +81,12 @@ def slowdown(run: TrainingRun) -> float:
     if run.host_slowdown is not None:
         return run.host_slowdown
     return 1.0 if run.framework is None else host_stacks().slowdown.get(run.framework, 1.0)
+
+
+def step_work(run: TrainingRun, tensors: float) -> tuple[float, float]:
+    """Return the launches' worth of a step's end on a rank of so many parameter tensors, and of those the exposed.
+
+    Exposed are the launches behind which the device has nothing to do: one for each number read back from it.
+    """
+    stack = stack_of(run)
+    return stack.step_per_tensor * tensors * slowdown(run), stack.step_synchronizations * slowdown(run)

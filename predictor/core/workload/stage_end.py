@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.rows import FP32_BYTES
+from predictor.core.workload.host_stack import step_work
 from predictor.core.workload.low_precision import gather_bytes, step_weight_casts
 from predictor.core.workload.offload import update
 from predictor.core.workload.rank_parameters import RankParameters
@@ -11,6 +12,7 @@ from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharded_step import shared_once
 from predictor.core.workload.sharding import groups_of, reduction_tasks, shares_once
 from predictor.core.workload.step_tasks import EndTasks
+from predictor.core.workload.switches import LayerKind
 from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
 
 # Per parameter around Adam in mixed precision, sharded: overflow check (widen, isnan, isinf and their reduction: 36),
@@ -43,6 +45,19 @@ def _tied_reduction(run: TrainingRun, stage: int) -> list[Task]:
     return collective_task("all_reduce", size_bytes, run.layout.first_and_last_stage(), Part.DATA_PARALLEL)
 
 
+def _tensors(run: TrainingRun, stage: int) -> int:
+    """Return the parameter tensors of a stage's layers: a matrix or a norm's weights each, with its bias two."""
+    if run.lora is not None:
+        return 0  # adapters are few beside what they adapt
+    each = 2 if run.model.biases.of_ffn else 1
+    kinds = [run.layer_kinds(stage, chunk) for chunk in range(run.virtual_pipeline_parallel_size)]
+    return each * sum(count * _weighted(run, kind) for counted in kinds for kind, count in counted.items())
+
+
+def _weighted(run: TrainingRun, kind: LayerKind) -> int:
+    return sum(1 for row in run.model.layer_rows(kind) if row.weights)
+
+
 def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTasks:
     """Return what a stage of so many parameters runs after its last micro-batch."""
     reduction: list[Task] = []
@@ -64,4 +79,5 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
     if shares_once(run):
         gather, reduction, copies, buckets = shared_once(run, stage, parameters)
         optimizer += copies
-    return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets, on_host)
+    launches, exposed = (0.0, 0.0) if run.cuda_graphs else step_work(run, _tensors(run, stage))
+    return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets, on_host, launches, exposed)

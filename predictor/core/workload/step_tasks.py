@@ -131,6 +131,8 @@ class EndTasks:
         gather: of updated weights; may run beside the next step's first forward passes.
         buckets: in which reduction and gathering overlap with them.
         on_host: beside the optimizer's own update; None: all states are on the GPU.
+        launches: of the host beside the optimizer's kernels, in launches' worth of its time.
+        exposed_launches: of the host while the device has nothing to do, as it was asked for a number.
     """
 
     reduction: list[Task]
@@ -139,6 +141,8 @@ class EndTasks:
     gather: list[Task]
     buckets: int
     on_host: HostUpdate | None = None
+    launches: float = 0.0
+    exposed_launches: float = 0.0
 
     def calls(self) -> list[Task]:
         """Return everything that runs."""

@@ -15,10 +15,11 @@ from predictor.core.step.host import launch_us, waiting_us
 from predictor.core.step.overlap import exposed
 from predictor.core.step.prediction import predict
 from predictor.core.step.stages import time_block
+from predictor.core.workload.host_stack import layer_work
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.tasks import Part
-from predictor.core.workload.transformer_step import LAYER_OVERHEAD, WITHOUT_GRAPH, layer_block, layer_launches
+from predictor.core.workload.transformer_step import WITHOUT_GRAPH, layer_block, layer_launches
 from tests.unit.core.workload.test_workloads import DENSE, RUN
 
 UNIT = Cost(10.0, 8.0, 13.0, Source.INTERPOLATED)
@@ -29,7 +30,9 @@ def unit_system(**host: float) -> PublishedSystem:
     gpu = SimpleNamespace(name="unit", peak_tflop_per_s={"fp16": Quantity(value=312, source="test")})
     quantities = {name: Quantity(value=value, source="test") for name, value in host.items()}
     links = SimpleNamespace(engine="processor")  # traffic beside kernels takes nothing from them
-    hardware: Any = SimpleNamespace(gpu=gpu, host=quantities, links=links, calibration=None)
+    hardware: Any = SimpleNamespace(
+        name="unit", gpu=gpu, host=quantities, links=links, calibration=None, processor=None
+    )
     return cast(
         "PublishedSystem",
         SimpleNamespace(
@@ -98,7 +101,7 @@ def test_host_decides_when_kernels_are_short() -> None:
 def test_host_time_is_launches_times_their_cost() -> None:
     system = unit_system(launch_forward_us=20.0, launch_backward_us=30.0).hardware
     forward = layer_block(RUN, DENSE).forward
-    launches = LAYER_OVERHEAD + sum(task.launches for task in forward.calls())
+    launches = layer_work(RUN)[0] + sum(task.launches for task in forward.calls())
     assert layer_launches(RUN, DENSE, forward) == pytest.approx(launches)
     assert layer_launches(RUN, DENSE, forward, records_graph=False) == pytest.approx(launches * WITHOUT_GRAPH)
     assert launch_us(system, launches, backward=False) == pytest.approx(20 * launches)
