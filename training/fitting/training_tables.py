@@ -42,8 +42,8 @@ REPLACED = frozenset(
     }
 )
 REPLACED_RUN = "an earlier state of a kernel under development: {run}"
-# HipKittens' own kernels are no framework's. aiter's backward pass with shared keys and values takes a path in the version
-# that was timed, 3.5 to 5 times as slow as without.
+# HipKittens' own kernels are no framework's. aiter's backward pass with shared keys and values takes a path in the
+# version that was timed, 3.5 to 5 times as slow as without.
 NOT_SHIPPED = frozenset({"HipKittens"})
 SLOW_PATH = "a slow path of one release: shared keys and values backward"
 
@@ -95,8 +95,9 @@ def least_cast_us(shape: Shape, direction: Direction, precision: str, gpu: str) 
 def rows_of(table: str, frame: pd.DataFrame, precision: str, gpu: str) -> Iterator[Row]:
     """Yield the rows of a table in one precision, each direction that was measured."""
     operators = catalogue()
-    for record in frame[~frame["kernel_source"].isin(NOT_SHIPPED)].to_dict("records"):
-        call = CALLS[table]({str(key): value for key, value in record.items()})
+    for values in frame[~frame["kernel_source"].isin(NOT_SHIPPED)].to_dict("records"):
+        record = {str(key): value for key, value in values.items()}
+        call = CALLS[table](record)
         if call is None:
             continue
         name, shape = call
