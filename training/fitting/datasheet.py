@@ -22,6 +22,11 @@ physics is scaled by the ratio of the peaks that bound it. Collectives take the 
 this system. On the donor's GPU an answer keeps its source; every other answer is analytic, and its 90 % interval is
 widened by the error below. The terms and their scaling: docs/adr/0013-transfer.md.
 """
+VARIANT = """\
+This system was not measured. {like}, of a related GPU, answers for it: costs that depend on no number that differs are
+{like}'s own; each term of the others is scaled by the ratio of the numbers that bound it, is analytic, and its 90 %
+interval is widened by the error of such a transfer. The terms and their scaling: docs/adr/0013-transfer.md.
+"""
 ERRORS = """\
 Each measured system was predicted from the fit of the other and compared with its rows; every kernel shape counts
 once. *MAPE* and *median* are percent of the measured time, *bias* is the median of log(measured / predicted),
@@ -89,8 +94,32 @@ def _collectives(errors: dict[str, Any]) -> list[str]:
     return markdown(("system", "from → to", "nodes × GPUs", "MAPE", "bias", "interval"), lines, words=3)
 
 
+def _numbers(system: System) -> list[str]:
+    return [
+        f"- `gpus_per_node`: {system.gpus_per_node}, wired {system.links.wiring}",
+        *(f"- `{name}`: {quantity.value:g} – {quantity.source}" for name, quantity in quantities(system)),
+    ]
+
+
+def variant_card(source: SystemSource, system: System) -> str:
+    """Return the card of a system that is like another."""
+    lines = [
+        f"# {system.name}: {system.gpu.name}, like {system.like}",
+        "",
+        VARIANT.format(like=system.like),
+        "## Origin",
+        *source.provenance.lines(),
+        "",
+        "## Numbers",
+        *_numbers(system),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any]) -> str:
     """Return the card of a system without measurements."""
+    if system.like is not None:
+        return variant_card(source, system)
     donors, provenance = system.transfer, source.provenance
     assert donors is not None
     lines = [
@@ -104,8 +133,7 @@ def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any])
         *provenance.lines(),
         "",
         "## Numbers",
-        f"- `gpus_per_node`: {system.gpus_per_node}, wired {system.links.wiring}",
-        *(f"- `{name}`: {quantity.value:g} – {quantity.source}" for name, quantity in quantities(system)),
+        *_numbers(system),
         "",
         "## Error of a transferred operator",
         ERRORS.format(**errors["constants"]["kinds"]),
@@ -119,7 +147,7 @@ def datasheet_card(source: SystemSource, system: System, errors: dict[str, Any])
 
 
 def with_donor_host(hardware: System, out: Path) -> System:
-    """Return a system with the launch times of the donor of its operators, where its own are not known.
+    """Return a system with the launch times of the system that it is like, or of its operators' donor.
 
     Raises:
         SystemFileError: the system's file names no donor.
@@ -129,7 +157,7 @@ def with_donor_host(hardware: System, out: Path) -> System:
         raise SystemFileError(
             f"{hardware.name} has no transfer section, which names the donors of a system without measurements"
         )
-    folder = donor_folder(out, hardware.transfer.operators)
+    folder = donor_folder(out, hardware.like or hardware.transfer.operators)
     donor = read_hardware(folder, read_manifest(folder))
     host = {
         name: Quantity(value=quantity.value, source=f"{COPIED}{donor.name}: {quantity.source}")

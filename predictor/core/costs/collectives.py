@@ -150,6 +150,7 @@ def _collective(name: str, work: Callable[..., Work], source: str) -> Operator:
 
 RING = "ring; Thakur et al. 2005, doi:10.1177/1094342005051521; nccl-tests doc/PERFORMANCE.md"
 CHAIN = "pipelined ring from the root, S over each link; Patarasuk and Yuan 2008, doi:10.1016/j.jpdc.2007.11.005"
+DEEPEP = "deepep"
 PAIRWISE = "pairwise exchange; Thakur et al. 2005, doi:10.1177/1094342005051521, section 5; nccl-tests src/alltoall.cu"
 
 COLLECTIVES = {
@@ -161,8 +162,11 @@ COLLECTIVES = {
         _collective("broadcast", _ring(lambda s, p: float(s), lambda p: p - 1), CHAIN),
         _collective("all_to_all", _pairwise, PAIRWISE),
         _collective("point_to_point", _messages, "one message over one link"),
+        _collective(DEEPEP, _pairwise, "as all_to_all, a copy per rank or node; deepseek-ai/DeepEP, csrc/kernels"),
     )
 }
+# Those of NCCL and MPI; DeepEP is a library of its own.
+MESSAGE_PASSING = tuple(name for name in COLLECTIVES if name != DEEPEP)
 # A reduce-scatter that was not measured takes the time of an all-gather, which moves the same bytes round the ring.
 STANDS_IN_FOR = {"reduce_scatter": "all_gather"}
 # Sizes are of one rank's shard.

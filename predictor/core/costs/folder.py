@@ -133,6 +133,9 @@ def measured_precisions(folder: Path) -> list[str]:
     hardware = read_hardware(folder, manifest)
     if hardware.calibration is not None:
         return measured_precisions(donor_folder(folder, hardware.calibration.base))
+    if hardware.like is not None:
+        measured = measured_precisions(donor_folder(folder, hardware.like))
+        return [precision for precision in measured if precision in hardware.gpu.peak_tflop_per_s]
     if hardware.transfer is not None:
         transferred = own_precisions(read_manifest(donor_folder(folder, hardware.transfer.operators)))
         precisions |= transferred & hardware.gpu.peak_tflop_per_s.keys()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from predictor.core.costs.collectives import COLLECTIVES, SHARDED
+from predictor.core.costs.collectives import COLLECTIVES, DEEPEP, SHARDED
 from predictor.core.costs.folder import RegressorFiles
 from predictor.core.costs.links import GRAPH_LAUNCH_US, MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
 from predictor.core.costs.operator import Direction, Operator, Shape
@@ -26,13 +26,15 @@ def collective_regressors(
     """Return a collective's regressor over a system's links: its own, or one by bytes.
 
     Args:
-        collective: the collective.
+        collective: the collective; DeepEP's exchange, where it was not measured, takes the time of NCCL's.
         hardware: the system whose links it crosses.
         files: the system's own regressors.
         donor: finds the donor's.
         in_graphs: collectives are launched inside CUDA graphs.
     """
     forward = Direction.FORWARD
+    if collective.name == DEEPEP and not files.read(collective):
+        collective = COLLECTIVES["all_to_all"]
     measured = files.read(collective).get(forward)
     own = None if measured is None else relinked(measured, files.hardware, hardware)
     if measured is not None and own is not None and hardware.links.wiring == files.hardware.links.wiring:

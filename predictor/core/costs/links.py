@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import exp
 
 from predictor.core.base.errors import PublishedError
+from predictor.core.costs.collectives import DEEPEP
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.regressors import DirectionModel, Outside
@@ -22,7 +23,7 @@ RING, MESSAGE = "all_reduce", "point_to_point"
 # Launch of a collective inside a CUDA graph, without a host. Source: NCCL, src/graph/tuning.cc, base latency
 # of rings, protocol Simple.
 GRAPH_LAUNCH_US = 8.4
-SENT_DIRECTLY = (MESSAGE, "all_to_all")
+SENT_DIRECTLY = (MESSAGE, "all_to_all", DEEPEP)
 
 
 @dataclass(frozen=True, slots=True)

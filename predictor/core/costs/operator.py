@@ -77,6 +77,8 @@ class Operator:
         gradient_products: shape → the shapes of this operator whose forward passes are its backward pass; None where
             that is something else.
         gradient_operators: those of these products in their turn, measured apart from the layer.
+        backward_ratio: time of the backward over the forward pass where only that was measured, and the half width of
+            what is not known about it, as a log. None: no such ratio is known.
         more_features: (shape, number of multiprocessors) → features of the residual besides those of every operator.
         source: where the work formula comes from.
         fused_attention: exact attention in one kernel, of which there are several implementations.
@@ -100,6 +102,7 @@ class Operator:
     stand_in: Callable[[Shape, Direction, int], StandIn] | None = None
     gradient_products: Callable[[Shape], tuple[Shape, ...]] | None = None
     gradient_operators: tuple[str, ...] = ()
+    backward_ratio: tuple[float, float] | None = None
     more_features: Callable[[Shape, int], tuple[float, ...]] | None = None
     computed_in: str = ""
     fused_attention: bool = False

@@ -17,6 +17,7 @@ from predictor.core.base.errors import PublishedError
 from predictor.core.costs import bounds, host_copy, low_precision, scalar_kernels
 from predictor.core.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.core.costs.attention_kernels import in_few_bits, with_kernels
+from predictor.core.costs.backward_ratio import with_backward_ratio
 from predictor.core.costs.calibration import calibrated
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, Topology
@@ -92,7 +93,7 @@ class PublishedSystem:
         self.hardware = read_hardware(folder, manifest)
         calibration = self.hardware.calibration
         self.uncalibrated = None if calibration is None else self.opened_alike(donor_folder(folder, calibration.base))
-        own = RegressorFiles(folder, manifest, self.hardware, precision)
+        own = self._own_files(manifest)
         self.files: RegressorFiles = own if self.uncalibrated is None else self.uncalibrated.files
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
@@ -105,6 +106,12 @@ class PublishedSystem:
         self.in_graphs = False
         self.load = ALONE
         self.is_as_tabled = False
+
+    def _own_files(self, manifest: dict[str, str]) -> RegressorFiles:
+        """Return the regressors of the folder, of a variant those of the system that it is like."""
+        if self.hardware.like is None:
+            return RegressorFiles(self.folder, manifest, self.hardware, self.precision)
+        return open_donor(donor_folder(self.folder, self.hardware.like), self.precision)
 
     def unanswered(self, keeps_regressors: bool = True) -> PublishedSystem:
         """Return a copy that has answered nothing, to be changed; it opens regressors again unless it keeps them."""
@@ -205,10 +212,14 @@ class PublishedSystem:
     @property
     def has_own_operators(self) -> bool:
         """Return whether operators were measured on this system, so that it is known from more than a data sheet."""
+        if self.hardware.like is not None and self.files.hardware.gpu.chip != self.hardware.gpu.chip:
+            return False
         return self.hardware.transfer is None or bool(self.files.names(OPERATOR_FOLDER))
 
     def operator_donor(self) -> System | None:
         """Return the hardware of the donor of the operators of a GPU that was not measured; None if it was."""
+        if self.hardware.like is not None:
+            return None if self.has_own_operators else self.files.hardware
         if self.has_own_operators or self.hardware.transfer is None:
             return None
         folder = donor_folder(self.files.folder, self.hardware.transfer.operators)
@@ -319,6 +330,7 @@ class PublishedSystem:
                 read = partial(of_files, files, self.hardware.gpu, self.precision)
                 is_constant = files.hardware.gradients == "constant" and not self.is_as_tabled
                 found = regressors_of(operator, read, is_constant)
+                found = with_backward_ratio(operator, found)
                 others = {kernel: read(operator, kernel) for kernel in files.kernels(operator)}
                 regressors |= with_kernels(operator, found, files.hardware, others)
         memory = host_memory_gb_per_s(self.hardware) if operator.name in HOST_ADAMS else None

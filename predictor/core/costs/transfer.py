@@ -64,12 +64,12 @@ def measured_log_error(operator: Operator) -> float:
 def log_error(operator: Operator, donor: Gpu, own: Gpu, precision: str) -> float:
     """Return the error of a transferred operator as a log: the measured error, in proportion to the change of hardware.
 
-    Only for a changed number of the same GPU may it be smaller than the measured error.
+    Only for a changed number of the same chip may it be smaller than the measured error.
     """
     scale = ratios(donor, own, precision)
     kinds = ("flops", "bytes") if computes(operator) else ("bytes",)
     farthest = max(abs(log(scale[kind])) / transfer_errors().distance[kind] for kind in kinds)
-    share: float = farthest if donor.name == own.name else max(1.0, farthest)
+    share: float = farthest if donor.chip == own.chip else max(1.0, farthest)
     of_clock = clock_log_error(own) if computes(operator) else 0.0
     return hypot(share * measured_log_error(operator), of_clock)
 

@@ -24,6 +24,9 @@ class Gpu(HardwareModel):
     """Peaks of one GPU."""
 
     name: str = Field(description="torch.cuda.get_device_name(0) without spaces")
+    same_chip_as: str | None = Field(
+        default=None, description="GPU of the same chip, which differs in memory, power or links alone"
+    )
     num_multiprocessors: Quantity
     peak_tflop_per_s: dict[str, Quantity] = Field(description="dense matrix peak by precision")
     memory_bandwidth_gb_per_s: Quantity
@@ -42,6 +45,11 @@ class Gpu(HardwareModel):
     sustained_product_ratio: Quantity | None = Field(
         default=None, description="rate of a large matrix product after seconds without a pause over its rate in bursts"
     )
+
+    @property
+    def chip(self) -> str:
+        """Return the name of the GPU that stands for all of the same chip."""
+        return self.same_chip_as or self.name
 
     def holds(self, size_bytes: float) -> bool | None:
         """Return whether so many bytes fit into the device memory; None where that is not known."""
@@ -124,6 +132,10 @@ class System(HardwareModel):
         "the published system's data sheet",
     )
     transfer: Transfer | None = Field(default=None, description="donors of regressors that were not measured here")
+    like: str | None = Field(
+        default=None,
+        description="published system of a related GPU whose regressors answer, scaled by the ratio of the numbers",
+    )
     gradients: Literal["constant"] | None = Field(
         default=None,
         description="what the measured backward passes were fed, where it is not as in training: constant gradients "

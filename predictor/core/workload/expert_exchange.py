@@ -3,9 +3,10 @@
 ``all_to_all`` sends a copy of a token for each of its experts. ``deepep`` and ``hybridep`` send one copy to each rank
 that holds any of them, and between nodes one copy to each node, which its ranks pass on over NVLink while the next
 arrives; on the way back a rank adds up what its experts made of a token before it sends the sum. ``all_gather`` brings
-all tokens to all ranks and scatters the sums. Copies, of NVLink as of the network, are priced as NCCL's collectives of
-the same bytes: HybridEP's own table has 0.97 to 1.2 times the rate of NCCL's all-to-all inside a node of eight B200
-(735 and 674 GB/s, bf16), DeepEP's 0.8 to 1.0 times (deepseek-ai/DeepEP, docs/README_Hybrid-EP.md).
+all tokens to all ranks and scatters the sums. DeepEP's copies are timed by its own tables, with the 20 multiprocessors
+that Megatron-LM gives it (--moe-deepep-num-sms, and DeepEP's Buffer.num_sms). HybridEP's, of NVLink as of the network,
+are priced as NCCL's collectives of the same bytes: its own table has 0.97 to 1.2 times the rate of NCCL's all-to-all
+inside a node of eight B200 (735 and 674 GB/s, bf16; deepseek-ai/DeepEP, docs/README_Hybrid-EP.md).
 Source: Megatron-LM core/transformer/moe/token_dispatcher.py and fused_a2a.py; DeepSeek-AI 2024, arXiv:2412.19437,
 section 3.2.2.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 from enum import StrEnum
 from math import prod
 
+from predictor.core.costs.collectives import DEEPEP
 from predictor.core.workload.architecture import MixtureOfExperts
 from predictor.core.workload.expert_imbalance import prior_imbalance
 from predictor.core.workload.layer_call import LayerCall
@@ -97,4 +99,5 @@ def exchange_tasks(
     if dispatcher.sends_one_copy:
         places = group.nodes if group.nodes > 1 else group.ranks
         copies = visited(experts, places) * busiest(experts, layout)
-    return collective_task("all_to_all", own * copies, group, Part.EXPERT_PARALLEL, 2)
+    name = DEEPEP if dispatcher is ExpertDispatcher.DEEPEP else "all_to_all"
+    return collective_task(name, own * copies, group, Part.EXPERT_PARALLEL, 2)

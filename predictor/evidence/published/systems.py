@@ -20,6 +20,11 @@ BY_GPU = {
     "A100": "A100_SXM",
     "MI300X": "MI300X",
     "MI355X": "MI355X",
+    "H800": "H800",
+    "H20": "H20",
+    "A800": "A800",
+    "RTX 4090": "RTX_4090",
+    "RTX 6000 Ada": "RTX_6000_Ada",
 }
 # Of GPUs that are not the one that the system's sheet describes. NVIDIA A100 datasheet, 40 GB: 1,555 GB/s. torchtitan,
 # benchmarks: H100 with 96 GB of HBM2e at 2.4 TB/s and 500 W; its log prints 95.0 GiB.

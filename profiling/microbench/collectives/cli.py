@@ -16,7 +16,7 @@ from microbench.errors import MeasureError
 from microbench.table import Measurement
 from predictor.core.base.command_line import progress
 from predictor.core.base.errors import nearest
-from predictor.core.costs.collectives import COLLECTIVES, Topology
+from predictor.core.costs.collectives import MESSAGE_PASSING, Topology
 
 ALL = "all"
 PRECISION_HELP = "default: fp32 on a CPU, on a GPU what operators default to: bf16 where it has it"
@@ -31,10 +31,10 @@ def _names(given: list[str]) -> tuple[str, ...]:
         MeasureError: a name is unknown.
     """
     for name in given:
-        if name not in COLLECTIVES and name != ALL:
-            known = ", ".join((*COLLECTIVES, ALL))
-            raise MeasureError(f"unknown collective {name!r}; known: {known}.{nearest(name, COLLECTIVES)}")
-    return tuple(COLLECTIVES) if ALL in given else tuple(dict.fromkeys(given))
+        if name not in MESSAGE_PASSING and name != ALL:
+            known = ", ".join((*MESSAGE_PASSING, ALL))
+            raise MeasureError(f"unknown collective {name!r}; known: {known}.{nearest(name, MESSAGE_PASSING)}")
+    return tuple(MESSAGE_PASSING) if ALL in given else tuple(dict.fromkeys(given))
 
 
 def _at_least_one(text: str) -> int:
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
 def register(commands: Any) -> None:
     """Add the sub-command ``collective`` to a parser's sub-commands."""
     command = commands.add_parser("collective", help="measure collectives over every topology of the allocation")
-    command.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(COLLECTIVES)}, or {ALL}")
+    command.add_argument("names", nargs="+", metavar="NAME", help=f"{', '.join(MESSAGE_PASSING)}, or {ALL}")
     command.add_argument("--backend", choices=sorted(BACKENDS), default="gloo", help="default: gloo")
     command.add_argument("--sweep", default="smoke", help="smoke, standard, full, or a YAML file of message sizes")
     command.add_argument("--out", type=Path, required=True, help="results folder, e.g. results/NAME")

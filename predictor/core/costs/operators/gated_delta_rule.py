@@ -1,7 +1,8 @@
 """The recurrence of a gated delta layer in chunks: a triangular system inside each, states from chunk to chunk.
 
-Nobody published its times on these systems: it is as long as its FLOPs or its bytes take at measured rates. Chunks
-follow one another, so that few samples and heads leave multiprocessors idle; the interval allows for it.
+Where it was not measured, it takes OVER_ROOFLINE times as long as its FLOPs or its bytes at measured rates: kernels one
+after the other that invert small systems. Chunks follow one another, so that few samples and heads leave
+multiprocessors idle; the interval allows for it.
 """
 
 from math import ceil, log
@@ -12,8 +13,13 @@ from predictor.core.costs.work import ELEMENT_BYTES, Work
 
 # Written and read for every chunk: its state, and the two factors of its corrected keys and values.
 INTERMEDIATE_PASSES = 2
-# The kernels' share of either bound is not known: of a factor of two.
-LOG_ERROR = log(2.0)
+# Flash-linear-attention's Triton kernels over ``roofline``, medians of 4,096 tokens and more: 1.9 on H100, 2.4 on H200,
+# 3.2 to 3.6 on B200, GB200, B300 and GB300, 1.7 on L40S, 1.3 on RTX PRO 6000. Source: ai-dynamo/aiconfigurator at
+# 095f58a, TensorRT-LLM 1.3.0rc20.
+OVER_ROOFLINE, LOG_ERROR = 2.0, log(1.8)
+# Of the same kernels: 2.9 to 3.1 with 8 to 32 heads of 8,192 and 32,768 tokens on H200 (FLA 0.5.1; QwenLM/FlashQLA,
+# benchmark/benchmark_results_H200.txt), 2.5 to 2.6 on Hopper (NVIDIA/Megatron-LM, pull request 5564).
+BACKWARD_OVER_FORWARD, RATIO_LOG_ERROR = 3.0, 0.2
 
 
 def _flops(shape: Shape, direction: Direction) -> tuple[float, float]:
@@ -63,7 +69,8 @@ def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> S
     work = _work(shape, direction, num_multiprocessors)
     inside = min(chunk, length)
     product = (batch * heads * ceil(length / chunk), inside, inside, values)
-    return roofline(work.extras[0], work.size_bytes + work.extras[1], product, LOG_ERROR)
+    least = roofline(work.extras[0], work.size_bytes + work.extras[1], product, LOG_ERROR)
+    return least._replace(times=OVER_ROOFLINE * least.times)
 
 
 OPERATOR = Operator(
@@ -73,5 +80,6 @@ OPERATOR = Operator(
     extra_kinds=("flops", "bytes"),
     launches=(6, 12),
     stand_in=_stand_in,
+    backward_ratio=(BACKWARD_OVER_FORWARD, RATIO_LOG_ERROR),
     source="Yang et al. 2024, arXiv:2412.06464",
 )

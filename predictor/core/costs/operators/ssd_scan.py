@@ -1,19 +1,24 @@
 """The scan of a Mamba-2 layer in chunks: products inside a chunk, states from chunk to chunk (state-space duality).
 
-Nobody published its times on these systems: it is as long as its FLOPs or its bytes take at measured rates.
+Where it was not measured, a gated delta rule of as many heads, states and tokens stands in: another scan in chunks
+whose kernels write and read what lies between them.
 """
 
 from math import ceil, log
 
 from predictor.core.costs.operator import Direction, Operator, Shape, StandIn
-from predictor.core.costs.roofline import roofline
+from predictor.core.costs.operators.gated_delta_rule import OPERATOR as DELTA_RULE
 from predictor.core.costs.work import ELEMENT_BYTES, Work
 
 STATE_BYTES = 4  # states between chunks are in fp32
 # Written and read for every chunk: its own state, and the one that all earlier ones add up to.
 STATE_PASSES = 4
-# The kernels' share of either bound is not known: of a factor of two.
-LOG_ERROR = log(2.0)
+# Time per byte over that of the delta rule in chunks of 64, on B200: 1.07 to 1.36, median 1.15 (Triton kernels of
+# state-spaces/mamba and flash-linear-attention; ai-dynamo/aiconfigurator at 095f58a). One GPU tells little of others.
+OVER_DELTA_RULE, DELTA_CHUNK, LOG_ERROR = 1.15, 64, log(1.4)
+# Of flash-linear-attention's kernels with one decay a head, which is the same recurrence, of 8,192 tokens and more: 3.0
+# to 3.6 on B200, 2.2 to 2.9 on H100 (pytorch/helion at fea89d2, examples/fla/BENCHMARKS.md: simple_gla, retention).
+BACKWARD_OVER_FORWARD, RATIO_LOG_ERROR = 3.0, 0.25
 
 
 def _flops(shape: Shape, direction: Direction) -> tuple[float, float]:
@@ -55,12 +60,14 @@ def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
 
 
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
-    """Products of attention's scores and values with as many FLOPs, or a stream of as many bytes."""
-    batch, length, heads, width, _, _, chunk = shape
-    work = _work(shape, direction, num_multiprocessors)
-    inside = min(chunk, length)
-    product = (batch * heads * ceil(length / chunk), inside, inside, width)
-    return roofline(work.extras[0], work.size_bytes + work.extras[1], product, LOG_ERROR)
+    """A gated delta rule with the state's width for keys, in proportion to all bytes that the kernels move."""
+    batch, length, heads, width, state, _, _ = shape
+    rule = (batch, length, heads, state, width, DELTA_CHUNK)
+    own, donor = (
+        work(sizes, direction, num_multiprocessors) for work, sizes in ((_work, shape), (DELTA_RULE.work, rule))
+    )
+    ratio = (own.size_bytes + own.extras[1]) / (donor.size_bytes + donor.extras[1])
+    return StandIn(DELTA_RULE.name, rule, OVER_DELTA_RULE * ratio, LOG_ERROR)
 
 
 OPERATOR = Operator(
@@ -70,5 +77,6 @@ OPERATOR = Operator(
     extra_kinds=("flops", "bytes"),
     launches=(5, 10),
     stand_in=_stand_in,
+    backward_ratio=(BACKWARD_OVER_FORWARD, RATIO_LOG_ERROR),
     source="Dao & Gu 2024, arXiv:2405.21060",
 )
