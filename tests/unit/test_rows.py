@@ -269,6 +269,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "sums": {"overlap_tensor_parallel": True, "gemm_recipe": GemmRecipe.MXFP8},
     "compiled sums": {"overlap_tensor_parallel": True, "compiled": True},
     "chunks": {"overlap_linear_traffic": True},
+    "compiled chunks": {"overlap_linear_traffic": True, "compiled": True},
     "compiled tokens of experts": {"overlap_expert_parallel": True, "compiled": True},
     "tokens of experts and chunks": {"overlap_expert_parallel": True, "overlap_linear_traffic": True},
 }
@@ -288,6 +289,25 @@ def test_traffic_runs_beside_kernels_of_its_layer(settings: dict[str, Any]) -> N
                     assert times <= own[key] + 1e-12, (key, run.model, kind)
                     found += 1
     assert found > 100
+
+
+def test_a_compiler_hides_fewer_gathers_and_scatters_backward_and_sums_parts_itself() -> None:
+    """torch fuses traffic with products that it feeds first or follows alone; Transformer Engine hides all but chunks."""
+    run, kind = next((r, k) for r, k in preset_runs() if not k.has_experts and r.sequence_parallel)
+    engine, compiler = (
+        rows_of(replace(run, overlap_linear_traffic=True, compiled=compiled), kind) for compiled in (False, True)
+    )
+
+    def exposed(rows: list[Row], direction: Direction) -> float:
+        alone = (row.task(direction) for row in rows if row.behind is None and row.part is Part.TENSOR_PARALLEL)
+        return sum(task.times for task in alone if task is not None)
+
+    assert exposed(engine, Direction.FORWARD) == exposed(compiler, Direction.FORWARD) == 0.0
+    assert exposed(engine, Direction.BACKWARD) == 0.0
+    # Two scatters of gradients of inputs, and two inputs that are gathered again.
+    assert exposed(compiler, Direction.BACKWARD) == 4.0
+    sums = {row.name for row in compiler} - {row.name for row in engine}
+    assert "sum_of_parts" in sums
 
 
 @pytest.mark.parametrize("recompute", list(Recompute))
