@@ -21,7 +21,7 @@ from predictor.core.schema.presets import preset, preset_names
 from predictor.core.transforms.lora import Lora
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, Recompute
-from predictor.core.workload.switches import LayerKind
+from predictor.core.workload.switches import LayerKind, Mixer
 from predictor.core.workload.tasks import TRAFFIC, Part
 from predictor.core.workload.transformer import Transformer
 from tests.layers import rows_of
@@ -291,8 +291,25 @@ def test_traffic_runs_beside_kernels_of_its_layer(settings: dict[str, Any]) -> N
     assert found > 100
 
 
+def test_what_pairs_of_a_ring_make_is_added_up_in_fp32() -> None:
+    run, kind = next((r, k) for r, k in preset_runs() if r.model.causal and k.mixer is Mixer.FULL and not k.has_experts)
+    around = replace(run, layout=replace(run.layout, context_parallel_size=4))
+    call = around.layer_call(kind)
+    (sums,) = [row for row in rows_of(around, kind) if row.name == "sums_of_pairs"]
+    forward, backward = sums.task(Direction.FORWARD), sums.task(Direction.BACKWARD)
+    assert forward is not None
+    assert backward is not None
+    # Of three pairs three quarters of the outputs: 16 bits are read, the sum in fp32 is read and written.
+    expected = 3 * 0.75 * call.tokens * call.attention_width * (2 + 4 + 4)
+    elements, backwards = (task.times * task.shape[0] * task.shape[1] for task in (forward, backward))
+    assert 6 * elements == pytest.approx(expected, rel=1e-6)
+    keys_and_values = 2 * call.key_value_heads_per_rank * call.head_dim
+    assert backwards / elements == pytest.approx(1.0 + keys_and_values / call.attention_width)
+    assert not [row for row in rows_of(run, kind) if row.name == "sums_of_pairs"]
+
+
 def test_a_compiler_hides_fewer_gathers_and_scatters_backward_and_sums_parts_itself() -> None:
-    """torch fuses traffic with products that it feeds first or follows alone; Transformer Engine hides all but chunks."""
+    """torch fuses traffic with products that it feeds first or follows alone; Transformer Engine all but a chunk."""
     run, kind = next((r, k) for r, k in preset_runs() if not k.has_experts and r.sequence_parallel)
     engine, compiler = (
         rows_of(replace(run, overlap_linear_traffic=True, compiled=compiled), kind) for compiled in (False, True)
