@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from predictor.core.blocks.ffn import inner_bytes
-from predictor.core.blocks.mixers import LayerKind
+from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.costs.operator import Direction
 from predictor.core.folds import kept_bytes, parameters
 from predictor.core.rows import Kind, Module, Role, Row
@@ -269,6 +269,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "sums": {"overlap_tensor_parallel": True, "gemm_recipe": GemmRecipe.MXFP8},
     "compiled sums": {"overlap_tensor_parallel": True, "compiled": True},
     "chunks": {"overlap_linear_traffic": True},
+    "compiled chunks": {"overlap_linear_traffic": True, "compiled": True},
     "compiled tokens of experts": {"overlap_expert_parallel": True, "compiled": True},
     "tokens of experts and chunks": {"overlap_expert_parallel": True, "overlap_linear_traffic": True},
 }
@@ -288,6 +289,42 @@ def test_traffic_runs_beside_kernels_of_its_layer(settings: dict[str, Any]) -> N
                     assert times <= own[key] + 1e-12, (key, run.model, kind)
                     found += 1
     assert found > 100
+
+
+def test_what_pairs_of_a_ring_make_is_added_up_in_fp32() -> None:
+    run, kind = next((r, k) for r, k in preset_runs() if r.model.causal and k.mixer is Mixer.FULL and not k.has_experts)
+    around = replace(run, layout=replace(run.layout, context_parallel_size=4))
+    call = around.layer_call(kind)
+    (sums,) = [row for row in rows_of(around, kind) if row.name == "sums_of_pairs"]
+    forward, backward = sums.task(Direction.FORWARD), sums.task(Direction.BACKWARD)
+    assert forward is not None
+    assert backward is not None
+    # Of three pairs three quarters of the outputs: 16 bits are read, the sum in fp32 is read and written.
+    expected = 3 * 0.75 * call.tokens * call.attention_width * (2 + 4 + 4)
+    elements, backwards = (task.times * task.shape[0] * task.shape[1] for task in (forward, backward))
+    assert 6 * elements == pytest.approx(expected, rel=1e-6)
+    keys_and_values = 2 * call.key_value_heads_per_rank * call.head_dim
+    assert backwards / elements == pytest.approx(1.0 + keys_and_values / call.attention_width)
+    assert not [row for row in rows_of(run, kind) if row.name == "sums_of_pairs"]
+
+
+def test_a_compiler_hides_fewer_gathers_and_scatters_backward_and_sums_parts_itself() -> None:
+    """torch fuses traffic with products that it feeds first or follows alone; Transformer Engine all but a chunk."""
+    run, kind = next((r, k) for r, k in preset_runs() if not k.has_experts and r.sequence_parallel)
+    engine, compiler = (
+        rows_of(replace(run, overlap_linear_traffic=True, compiled=compiled), kind) for compiled in (False, True)
+    )
+
+    def exposed(rows: list[Row], direction: Direction) -> float:
+        alone = (row.task(direction) for row in rows if row.behind is None and row.part is Part.TENSOR_PARALLEL)
+        return sum(task.times for task in alone if task is not None)
+
+    assert exposed(engine, Direction.FORWARD) == exposed(compiler, Direction.FORWARD) == 0.0
+    assert exposed(engine, Direction.BACKWARD) == 0.0
+    # Two scatters of gradients of inputs, and two inputs that are gathered again.
+    assert exposed(compiler, Direction.BACKWARD) == 4.0
+    sums = {row.name for row in compiler} - {row.name for row in engine}
+    assert "sum_of_parts" in sums
 
 
 @pytest.mark.parametrize("recompute", list(Recompute))

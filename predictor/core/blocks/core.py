@@ -37,6 +37,8 @@ WIDENED_SOFTMAX_LAUNCHES = 3
 # front of the sequence and one from its back. Source: Brandon et al. 2023, arXiv:2311.09431 (striped attention);
 # Megatron-LM's zigzag split, core/utils.py get_batch_on_this_cp_rank.
 NEEDED_OF_A_PAIR = 0.5
+# Of such a pair either all keys meet half of the queries, or half of the keys all queries.
+MET_OF_A_PAIR = 0.75
 
 
 class CoreKernel(NamedTuple):
@@ -138,9 +140,11 @@ def _around_ring(
     """Return attention around a ring: every rank keeps its queries, and keys and values come past.
 
     Each message travels while the rank attends to the keys that it holds already. Backward, the gradients of keys and
-    values travel as well, and once more to return home.
+    values travel as well, and once more to return home. Outputs of a rank's pairs are added up in fp32, backward
+    gradients of queries, keys and values.
 
-    Source: Liu et al. 2023, arXiv:2310.01889.
+    Source: Liu et al. 2023, arXiv:2310.01889; Transformer Engine, pytorch/attention/dot_product_attention,
+    context_parallel.py, flash_attn_fwd_out_correction (one kernel a pair; torch's _SDPAMerger runs several).
     """
     others = call.context_parallel_size - 1
     open_call, needed = replace(call, causal=False), NEEDED_OF_A_PAIR if call.causal else 1.0
@@ -158,7 +162,14 @@ def _around_ring(
         (forward * times, (forward + others + 1) * times),
         behind=Behind(tuple(rows), slows=True),
     )
-    return rows + hop
+    met = times * others * (MET_OF_A_PAIR if call.causal else 1.0)
+    keys_and_values = 2 * call.key_value_heads_per_rank * call.head_dim
+    out, gradients = (
+        met * call.tokens * width * (call.element_bytes + 2 * FP32_BYTES)
+        for width in (call.attention_width, call.attention_width + keys_and_values)
+    )
+    sums = stream("sums_of_pairs", Module.CORE, call, (out, gradients), (others * times, 2 * others * times))
+    return [*rows, sums, *hop]
 
 
 def core_rows(

@@ -8,8 +8,14 @@ is on its way; the first is there already. What a row-parallel product makes is 
 is computed; the last part has nothing beside it. Backward, gradients arrive in the same way before row-parallel
 products. Source: TransformerEngine pytorch/module/base.py, initialize_ub: "ring_exchange" for qkv_fprop, fc1_fprop,
 proj_dgrad and fc2_dgrad, "pipeline" with num_splits 4 and num_sm 16 for proj_fprop and fc2_fprop, "bulk" beside whole
-products for the others. torch's _symmetric_memory (fused_all_gather_matmul, fused_matmul_reduce_scatter) does the same
-in as many chunks as ranks.
+products for the others.
+
+torch's compiler finds gathers whose result is the first factor of products, and scatters of one product's result
+(fused_all_gather_matmul, fused_matmul_reduce_scatter): forward all of them, in as many chunks as ranks, which copy
+engines move; a kernel behind sums the parts. Backward the gathers before row-parallel products alone: inputs that are
+gathered again are second factors, of gradients of weights, and gradients of an input that several products read are
+added before they are scattered. Source: PyTorch torch/_inductor/fx_passes/micro_pipeline_tp.py (_find_consumer_matmuls,
+fuse_matmul_reduce_scatter), torch/distributed/_symmetric_memory (_fused_matmul_reduce_scatter_impl).
 """
 
 from __future__ import annotations
@@ -62,6 +68,7 @@ class TensorParallel(NamedTuple):
         gathers_again: gradients of weights need the gathered inputs backward.
         overlaps: backward, beside the products that do not wait for them.
         in_chunks: forward and backward, in chunks beside the products that they feed or follow.
+        by_compiler: chunks are those of torch's compiler.
         splits_backward: gradients of weights run in slots of their own, later.
         measured: products of a backward pass that the system measured by themselves.
     """
@@ -72,6 +79,7 @@ class TensorParallel(NamedTuple):
     gathers_again: bool
     overlaps: bool
     in_chunks: bool
+    by_compiler: bool
     splits_backward: bool
     measured: frozenset[str] = frozenset()
 
@@ -170,17 +178,19 @@ def _split_kinds(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     return [row for row in rows if row.kind is Kind.GATHER], [row for row in rows if row.kind is not Kind.GATHER]
 
 
-def _in_chunks(rows: list[Row], sums: list[Row], count: float, ranks: int) -> list[Row]:
+def _in_chunks(rows: list[Row], sums: list[Row], count: float, settings: TensorParallel) -> list[Row]:
     """Return a layer's rows with the gathers and scatters of the forward pass in chunks beside its products."""
     if not sums:
         return rows
+    ranks = settings.group.ranks
+    chunks, factor = (ranks, 1.0) if settings.by_compiler else (SCATTER_CHUNKS, BESIDE_SCATTER)
     rows = [_chunked(row, ranks) if _is_split_product(row, Split.COLUMN) else row for row in rows]
-    rows = [_chunked(row, SCATTER_CHUNKS, BESIDE_SCATTER) if _is_split_product(row, Split.ROW) else row for row in rows]
+    rows = [_chunked(row, chunks, factor) if _is_split_product(row, Split.ROW) else row for row in rows]
     gathers, scatters = _split_kinds(sums)
     columns = [row for row in rows if _is_split_product(row, Split.COLUMN)]
     outputs = [row for row in rows if _is_split_product(row, Split.ROW)]
     arriving, waiting = _spread(gathers, columns, count, 1.0 - 1.0 / ranks, inf)
-    leaving, left = _spread(scatters, outputs, count, 1.0, SCATTER_CHUNKS)
+    leaving, left = _spread(scatters, outputs, count, 1.0, chunks)
     return rows + waiting + left + arriving + leaving
 
 
@@ -195,18 +205,30 @@ def _beside_products(
     """
     columns, measured = [row for row in rows if _is_split_product(row, Split.COLUMN)], settings.measured
     waiting, leaving = _split_kinds(sums)
-    if settings.splits_backward:
+    alone: list[Row] = []
+    if settings.by_compiler:
+        alone, again = [*leaving, *again], []
+    elif settings.splits_backward:
         waiting, leaving = waiting + leaving, []
     hidden: list[Row] = []
     of_weights = Behind(tuple(row.weight_gradient(measured) for row in columns), slows=True)
     of_inputs = Behind(tuple(row.input_gradient(measured) for row in columns), slows=True)
-    for each, behind in ((leaving, of_weights), (again, of_inputs)):
+    for each, behind in (([] if alone else leaving, of_weights), (again, of_inputs)):
         hidden += [row._replace(behind=behind) for row in each]
     if settings.in_chunks and leaving and waiting:
         outputs = [row.input_gradient(measured) for row in rows if _is_split_product(row, Split.ROW)]
         beside, waiting = _spread(waiting, outputs, count, 1.0 - 1.0 / settings.group.ranks, inf)
         hidden += beside
-    return waiting + hidden
+    return waiting + hidden + alone
+
+
+def _sums_of_parts(sums: Sequence[Sum], call: LayerCall, settings: TensorParallel) -> list[Row]:
+    """Return the kernels that add up what the ranks sent of a scatter: parts of all ranks in, a share out."""
+    if not (settings.in_chunks and settings.by_compiler and settings.sequence_parallel):
+        return []
+    moved = call.tokens * call.hidden_size * call.element_bytes * (1.0 + 1.0 / settings.group.ranks)
+    forward = [(each.module, each.counts[0]) for each in sums if each.overlaps and each.counts[0]]
+    return [stream("sum_of_parts", to, call, (moved * n, 0.0), (n, 0.0), Kind.OTHER) for to, n in forward]
 
 
 def sequence_copies(sums: Sequence[Sum], call: LayerCall, settings: TensorParallel, in_casts: bool) -> list[Row]:
@@ -248,7 +270,8 @@ def with_sums(rows: list[Row], call: LayerCall, sums: Sequence[Sum], settings: T
     routed = [row for each in sums if not each.overlaps for row in _forward(each, call, settings)]
     routed += [row for each in sums if not each.overlaps for row in _backward(each, call, settings)]
     counts = [sum(each.counts[way] for each in linear) for way in (0, 1)]
-    rows = _in_chunks(rows, forward, counts[0], settings.group.ranks) if settings.in_chunks else rows + forward
+    rows = _in_chunks(rows, forward, counts[0], settings) if settings.in_chunks else rows + forward
+    rows += _sums_of_parts(sums, call, settings)
     if settings.overlaps or settings.in_chunks:
         backward = _beside_products(rows, backward, again, counts[1], settings)
     else:

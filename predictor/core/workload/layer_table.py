@@ -128,6 +128,7 @@ def _tensor_parallel(run: TrainingRun, kind: LayerKind) -> TensorParallel:
         gathers_again=run.lora is None,
         overlaps=run.overlap_tensor_parallel,
         in_chunks=run.overlap_linear_traffic,
+        by_compiler=run.overlap_linear_traffic and run.compiled,
         splits_backward=SCHEDULES[run.schedule].splits_backward,
         measured=run.model.measured_kernels,
     )
