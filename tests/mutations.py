@@ -21,7 +21,10 @@ from hashlib import sha256
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-CORE = ("predictor/core/workload", "predictor/core/step", "predictor/core/costs", "predictor/core/timeline")
+CORE = (
+    *(f"predictor/core/{name}/**/*.py" for name in ("blocks", "transforms", "workload", "step", "costs", "timeline")),
+    *(f"predictor/core/{name}.py" for name in ("rows", "kernel_rows", "folds")),
+)
 TEST_S = 900.0  # a mutation that ends no loop is caught by the clock
 OPERATORS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Add: ("+", "-"),
@@ -115,7 +118,7 @@ def _changes(node: ast.AST, lines: list[bytes]) -> Iterator[tuple[int, int, str,
 def mutations(root: Path, seed: int) -> list[Mutation]:
     """Return all mutations of the core in the order of their checksums."""
     found = []
-    for path in sorted(file for folder in CORE for file in (root / folder).rglob("*.py")):
+    for path in sorted(file for pattern in CORE for file in root.glob(pattern)):
         text = path.read_bytes()
         lines = text.splitlines(keepends=True)
         for node, function in _nodes(ast.parse(text)):
@@ -191,6 +194,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--first", type=int, default=0, help="number of the first one to run")
     parser.add_argument("--seed", type=int, default=27)
+    parser.add_argument("--near", action="store_true", help="run only goldens and tests of the changed module")
     parser.add_argument("--list", action="store_true", help="print the mutations and run nothing")
     asked = parser.parse_args()
     drawn = list(enumerate(mutations(ROOT, asked.seed)[: asked.count]))[asked.first :]
@@ -206,7 +210,8 @@ def main() -> int:
             )
             if not asked.list:
                 begun = time.monotonic()
-                by = next(filter(None, (caught(copy, tests) for tests in suites(copy, mutation.path))), None)
+                run = suites(copy, mutation.path)[: -1 if asked.near else None]
+                by = next(filter(None, (caught(copy, tests) for tests in run)), None)
                 print(f"   {f'caught by {by}' if by else 'NOT CAUGHT'}  ({time.monotonic() - begun:.0f} s)", flush=True)
                 found += by is not None
             (copy / mutation.path).write_bytes(original)

@@ -1,13 +1,14 @@
-"""Predictions that are stored: ``python -m tests.golden.predictions`` stores them anew and prints what changed.
+"""Predictions that are stored: ``python -m tests.golden.predictions`` stores those that changed and prints by how much.
 
-A refactor changes none of them; a change that means to move them shows by how much. They come from the command line and
-its JSON, which stay where they are when modules move.
+A file per configuration in ``stored/``, one number a line. A refactor changes none of them; a change that means to move
+them shows by how much. They come from the command line and its JSON, which stay where they are when modules move.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -19,12 +20,12 @@ import yaml
 
 from predictor.__main__ import main
 from tests.golden.configurations import READERS, Configuration, configurations, publish_fp32
-from tests.golden.differences import first_differences, table
+from tests.golden.differences import changes, first_differences, table
 from tests.golden.documents import Sections, changed_hardware, comparison, prediction, rounded, search, trace
 from tests.golden.interface import interface
 
 INTERFACE = "documented Python interface"
-STORED = Path(__file__).with_name("predictions.json")
+STORED = Path(__file__).with_name("stored")
 REDUCED: dict[str, Callable[[dict[str, Any]], Sections]] = {
     "predict": prediction,
     "compare": comparison,
@@ -94,36 +95,43 @@ def predictions(chosen: Iterable[Configuration]) -> tuple[dict[str, Sections], d
     return results | {INTERFACE: rounded(interface())}, refused
 
 
+def file_of(name: str) -> Path:
+    """Return the file of a configuration.
+
+    >>> file_of("ZeRO-3, H200").name
+    'zero-3-h200.json'
+    """
+    return STORED / f"{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}.json"
+
+
+def as_text(name: str, sections: Sections) -> str:
+    """Return a prediction as JSON with a number a line."""
+    return json.dumps({name: sections}, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
 def stored() -> dict[str, Sections]:
-    """Return the predictions of the file."""
-    content: dict[str, Sections] = json.loads(STORED.read_text(encoding="utf-8"))
-    return content
+    """Return the stored predictions.
 
-
-def as_text(results: dict[str, Sections]) -> str:
-    """Return predictions as JSON with a line for each section of each configuration."""
-
-    def line(content: object) -> str:
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-    blocks = []
-    for name, sections in results.items():
-        lines = [f" {line(section)}:{line(content)}" for section, content in sections.items()]
-        blocks.append(f"{line(name)}:{{\n" + ",\n".join(lines) + "\n}")
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
+    Raises:
+        ValueError: a file is torn by a merge.
+    """
+    found: dict[str, Sections] = {}
+    for path in sorted(STORED.glob("*.json")):
+        found |= json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _stored_before() -> dict[str, Sections]:
-    """Return the predictions of the file, or none where it is absent or torn by a merge."""
+    """Return the stored predictions, or none where one is torn by a merge."""
     try:
         return stored()
-    except (FileNotFoundError, ValueError) as error:
+    except ValueError as error:
         print(f"{STORED.name} does not read ({error}); every configuration counts as new", file=sys.stderr)
         return {}
 
 
 def store() -> int:
-    """Store every prediction anew, print what changed, and return the exit code."""
+    """Store the predictions that changed by more than rounding, print how, and return the exit code."""
     before = _stored_before()
     after, refused = predictions(configurations())
     for name, reason in refused.items():
@@ -134,9 +142,13 @@ def store() -> int:
     changed = table(before, after)
     summary = f"{len(after)} configurations, {len(changed)} of them changed, new or gone"
     print("\n".join([*changed, *first_differences(before, after), summary]))
-    written = STORED.with_suffix(".new")
-    written.write_text(as_text(after), encoding="utf-8")
-    written.replace(STORED)
+    STORED.mkdir(exist_ok=True)
+    for path in STORED.glob("*.json"):
+        if path not in set(map(file_of, after)):
+            path.unlink()
+    for name, sections in after.items():
+        if name not in before or changes(before[name], sections):
+            file_of(name).write_text(as_text(name, sections), encoding="utf-8")
     return 0
 
 

@@ -27,8 +27,11 @@ def test_predictions_equal_the_stored_predictions() -> None:
     assert len(lines) == 2, "\n".join(lines)
 
 
-def test_stored_text_reads_back() -> None:
-    assert golden.as_text(golden.stored()) == golden.STORED.read_text(encoding="utf-8")
+def test_every_configuration_has_a_file_as_it_is_written() -> None:
+    stored = golden.stored()
+    assert {golden.file_of(name) for name in stored} == set(golden.STORED.iterdir())
+    for name, sections in stored.items():
+        assert golden.file_of(name).read_text(encoding="utf-8") == golden.as_text(name, sections)
 
 
 @pytest.mark.parametrize(
@@ -76,16 +79,17 @@ def test_storing_shows_what_moved_came_and_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slower = STEP | {"step": STEP["step"] | {"time_us": 1.1e6}}
-    path = tmp_path / "predictions.json"
-    path.write_text(golden.as_text({"same": STEP, "moved": STEP, "gone": STEP}), encoding="utf-8")
-    monkeypatch.setattr(golden, "STORED", path)
+    monkeypatch.setattr(golden, "STORED", tmp_path)
+    rounded = STEP | {"step": STEP["step"] | {"time_us": 1e6 * (1 + 5e-10)}}
+    for name, sections in {"same": rounded, "moved": STEP, "gone": STEP}.items():
+        golden.file_of(name).write_text(golden.as_text(name, sections), encoding="utf-8")
     monkeypatch.setattr(golden, "predictions", lambda _: ({"same": STEP, "moved": slower, "new": STEP}, {}))
     assert golden.store() == 0
     printed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in printed] == ["moved", "new", "gone", "moved:", "3"]
     assert printed[0].split()[1:7] == ["1.000000", "s", "->", "1.100000", "s", "+10.0000%"]
-    assert list(golden.stored()) == ["same", "moved", "new"]
-    path.write_text("<<<<<<< ours", encoding="utf-8")
+    assert golden.stored() == {"same": rounded, "moved": slower, "new": STEP}, "rounding is not written"
+    golden.file_of("same").write_text("<<<<<<< ours", encoding="utf-8")
     assert golden.store() == 0
     assert "every configuration counts as new" in capsys.readouterr().err
 
@@ -93,7 +97,7 @@ def test_storing_shows_what_moved_came_and_went(
 def test_nothing_is_stored_where_a_configuration_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(golden, "STORED", tmp_path / "predictions.json")
+    monkeypatch.setattr(golden, "STORED", tmp_path / "stored")
     refused = [Configuration("odd", PREDICT, {"system": "Perlmutter", "modle": {}})]
     monkeypatch.setattr(golden, "configurations", lambda: refused)
     assert golden.store() == 1
