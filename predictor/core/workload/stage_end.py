@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.host_stack import step_work
@@ -12,7 +13,6 @@ from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharded_step import shared_once
 from predictor.core.workload.sharding import groups_of, reduction_tasks, shares_once
 from predictor.core.workload.step_tasks import EndTasks
-from predictor.core.workload.switches import LayerKind
 from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
 
 # Per parameter around Adam in mixed precision, sharded: overflow check (widen, isnan, isinf and their reduction: 36),
