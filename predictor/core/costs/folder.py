@@ -215,3 +215,16 @@ class RegressorFiles:
             raise PublishedError(
                 f"{self.folder / name} is not a regressor: {reason}; restore it, or publish the system again"
             ) from error
+
+
+def answering_files(folder: Path, manifest: dict[str, str], hardware: System, precision: str) -> RegressorFiles:
+    """Return the regressors of a folder, of a variant those of the system that it is like.
+
+    Raises:
+        PublishedError: that system is damaged, or not there.
+    """
+    if hardware.like is None:
+        return RegressorFiles(folder, manifest, hardware, precision)
+    base = donor_folder(folder, hardware.like)
+    listed = read_manifest(base)
+    return RegressorFiles(base, listed, read_hardware(base, listed), precision)

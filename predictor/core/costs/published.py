@@ -31,6 +31,7 @@ from predictor.core.costs.folder import (
     OPERATOR_FOLDER,
     REGRESSOR_FILE,
     RegressorFiles,
+    answering_files,
     donor_folder,
     measured_precisions,
     own_precisions,
@@ -93,7 +94,7 @@ class PublishedSystem:
         self.hardware = read_hardware(folder, manifest)
         calibration = self.hardware.calibration
         self.uncalibrated = None if calibration is None else self.opened_alike(donor_folder(folder, calibration.base))
-        own = self._own_files(manifest)
+        own = answering_files(folder, manifest, self.hardware, precision)
         self.files: RegressorFiles = own if self.uncalibrated is None else self.uncalibrated.files
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
@@ -106,12 +107,6 @@ class PublishedSystem:
         self.in_graphs = False
         self.load = ALONE
         self.is_as_tabled = False
-
-    def _own_files(self, manifest: dict[str, str]) -> RegressorFiles:
-        """Return the regressors of the folder, of a variant those of the system that it is like."""
-        if self.hardware.like is None:
-            return RegressorFiles(self.folder, manifest, self.hardware, self.precision)
-        return open_donor(donor_folder(self.folder, self.hardware.like), self.precision)
 
     def unanswered(self, keeps_regressors: bool = True) -> PublishedSystem:
         """Return a copy that has answered nothing, to be changed; it opens regressors again unless it keeps them."""
@@ -212,8 +207,8 @@ class PublishedSystem:
     @property
     def has_own_operators(self) -> bool:
         """Return whether operators were measured on this system, so that it is known from more than a data sheet."""
-        if self.hardware.like is not None and self.files.hardware.gpu.chip != self.hardware.gpu.chip:
-            return False
+        if self.hardware.like is not None:
+            return self.files.hardware.gpu.chip == self.hardware.gpu.chip
         return self.hardware.transfer is None or bool(self.files.names(OPERATOR_FOLDER))
 
     def operator_donor(self) -> System | None:
