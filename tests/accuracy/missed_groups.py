@@ -16,6 +16,10 @@ ERROR = {
         "too long, by 10 % in its largest model: the spread among GPUs is charged in full; on A100 the sustained rate "
         "adds nothing"
     ),
+    "SimuMax B200, dense": (
+        "too short: its products run at 0.45 to 0.49 of the peak under Transformer Engine, where two other B200s settle "
+        "at 0.60 and 0.63; steps take the mean (core/hardware/device_sheets.yaml)"
+    ),
     "torchtitan": "too short where tensor parallelism is 8 wide, and with ring attention; not explained",
     "vTrain, one node": (
         "too short where kernels are small (micro-batches of 1, tensor parallelism 8), too long where hidden 2,048 "
