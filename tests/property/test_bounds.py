@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predictor.core.timeline.bound import lower_bound
+from predictor.core.timeline.bound import WITH_PATHS, lower_bound
 from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES
 from tests.property.test_schedules import SAME, Case, Sizes, any_sizes, cases
 
@@ -48,7 +48,7 @@ def test_no_step_is_shorter_than_its_bound(case: Case, data: st.DataObject) -> N
 def test_uniform_stages_take_their_bound(
     sizes: Sizes, forward: float, backward: float, weight: float, transfer: float, end: float
 ) -> None:
-    if sizes.name.startswith(IN_GROUPS):
+    if sizes.name.startswith(IN_GROUPS) or sizes.name == "looped_bfs":
         fullest = sizes.micro_batches * sizes.chunks * (forward + backward)
         case = uniform(sizes, forward, backward, weight, 0.0)
         assert fullest + end <= bound(case, [end] * sizes.stages) * (1 + SAME)
@@ -84,7 +84,7 @@ def test_all_forward_all_backward_has_an_exact_bound_without_blocking(case: Case
 def test_the_bound_is_close_where_only_the_ends_of_the_pipeline_differ(sizes: Sizes, data: st.DataObject) -> None:
     """The embedding on the first stage, the head on the last, messages of a few percent of a slot."""
     # Both ends of a V are on the first stage. No bound but the fullest stage's work, nor of groups of micro-batches.
-    if SCHEDULES[sizes.name].v_shaped or sizes.name.startswith(IN_GROUPS):
+    if sizes.name not in WITH_PATHS:
         return
     layers = data.draw(st.integers(1, 8))
     forward = float(layers)

@@ -58,6 +58,9 @@ def any_sizes(draw: st.DrawFn) -> Sizes:
             count = group * draw(st.integers(1, 3)) + draw(st.sampled_from([0, left % group]))
             name = f"{IN_GROUPS}{group}" if check(f"{IN_GROUPS}{group}", stages, count, chunks) is None else name
             sizes = Sizes(name, stages, count if "/" in name else sizes.micro_batches, chunks, False)
+    elif name == "looped_bfs":  # with fewer micro-batches than stages a stage waits between its chunks
+        stages = draw(st.integers(2, 6))
+        sizes = Sizes(name, stages, draw(st.integers(stages, 3 * stages)), draw(st.integers(2, 4)), False)
     elif SCHEDULES[name].v_shaped:
         stages = draw(st.integers(2, 6))
         fewest = 2 * stages if name == "dualpipe_v" else 1

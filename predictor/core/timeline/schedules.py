@@ -149,6 +149,15 @@ def interleaved_1f1b(
     return slots + [slot(BACKWARD, i) for i in range(count - warmup, count)]
 
 
+def looped_bfs(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int) -> list[Slot]:
+    """Breadth-first: all micro-batches pass a chunk before the next one; backward the last chunk first, in reverse.
+
+    Source of the order: PyTorch torch/distributed/pipelining/schedules.py, ScheduleLoopedBFS.
+    """
+    order = [(micro_batch, chunk) for chunk in range(num_chunks) for micro_batch in range(num_micro_batches)]
+    return [Slot(FORWARD, *each) for each in order] + [Slot(BACKWARD, *each) for each in reversed(order)]
+
+
 def zero_bubble_h1(stage: int, num_stages: int, num_micro_batches: int, num_chunks: int = 1) -> list[Slot]:
     """ZB-H1: 1F1B with weight gradients that stage s delays by s backwards, to fill the cool-down.
 
@@ -316,6 +325,15 @@ SCHEDULES: Mapping[str, Schedule] = _Schedules(
                 chunks=True,
                 may_block=False,
                 has_steady_state=True,
+            ),
+            Schedule(
+                "looped_bfs",
+                "looped BFS",
+                looped_bfs,
+                "Lamy-Poirier 2022, arXiv:2211.05953",
+                chunks=True,
+                may_block=False,
+                all_forward=True,
             ),
             Schedule(
                 "zero_bubble_h1",

@@ -37,7 +37,13 @@ PRESETS = {
     "kimi_k2_7": {"1T": "kimi-k2"},
 }
 REDUCED = ("float32", "bfloat16")  # precisions in which FSDP reduces gradients
-SCHEDULES = {"1f1b": "1f1b", "gpipe": "all_forward_all_backward", "interleaved1f1b": "interleaved_1f1b"}
+SCHEDULES = {
+    "1f1b": "1f1b",
+    "gpipe": "all_forward_all_backward",
+    "interleaved1f1b": "interleaved_1f1b",
+    "loopedbfs": "looped_bfs",
+}
+LOOPED = ("interleaved_1f1b", "looped_bfs")  # with several stages on a rank
 DISPATCHERS = ("deepep", "hybridep")  # beside torch's own exchange, "standard"
 BACKENDS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen", "_sdpa")
 
@@ -218,8 +224,8 @@ def _pipeline(layout: Fields, layers: int, notes: list[str]) -> dict[str, Any]:
         return {}
     schedule = SCHEDULES.get(name.lower())
     if schedule is None:
-        raise layout.error("pipeline_parallel_schedule", "only 1F1B, Interleaved1F1B and GPipe are modelled")
-    is_looped = schedule == "interleaved_1f1b"
+        raise layout.error("pipeline_parallel_schedule", "only 1F1B, Interleaved1F1B, GPipe and LoopedBFS are modelled")
+    is_looped = schedule in LOOPED
     stages = pp * (2 if is_looped else 1) if per_stage is None else ceil((layers + first + last) / per_stage)
     if stages % pp or (stages > pp) != is_looped:
         raise layout.error(

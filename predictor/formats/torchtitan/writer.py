@@ -19,7 +19,12 @@ from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.workload.run_choices import GemmRecipe, Recompute
 from predictor.formats.torchtitan.reader import DISPATCHERS, PRESETS
 
-SCHEDULES = {"1f1b": "1F1B", "all_forward_all_backward": "GPipe", "interleaved_1f1b": "Interleaved1F1B"}
+SCHEDULES = {
+    "1f1b": "1F1B",
+    "all_forward_all_backward": "GPipe",
+    "interleaved_1f1b": "Interleaved1F1B",
+    "looped_bfs": "LoopedBFS",
+}
 MODES = {Recompute.NONE: "none", Recompute.FULL: "full", Recompute.PER_OP: "selective"}
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
 # A recipe named refuses weights gathered in fp8 beside it (torchtitan/components/quantization/float8.py); without one

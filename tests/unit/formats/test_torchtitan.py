@@ -119,7 +119,12 @@ def test_asynchronous_tensor_parallelism_moves_chunks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "schedule", "num_chunks"),
-    [("1F1B", "1f1b", None), ("GPipe", "all_forward_all_backward", None), ("Interleaved1F1B", "interleaved_1f1b", 2)],
+    [
+        ("1F1B", "1f1b", None),
+        ("GPipe", "all_forward_all_backward", None),
+        ("Interleaved1F1B", "interleaved_1f1b", 2),
+        ("LoopedBFS", "looped_bfs", 2),
+    ],
 )
 def test_schedules(name: str, schedule: str, num_chunks: int | None, tmp_path: Path) -> None:
     parallelism = layout(tmp_path, f'pipeline_parallel_degree = 2\npipeline_parallel_schedule = "{name}"')
@@ -263,7 +268,7 @@ REFUSED = [
     (f"{MODEL}[training]\ndtype = 'bfloat16'", "training.dtype is 'bfloat16'; expected float32"),
     (
         f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_schedule = 'ZBVZeroBubble'",
-        "only 1F1B, Interleaved1F1B and GPipe are modelled",
+        "only 1F1B, Interleaved1F1B, GPipe and LoopedBFS are modelled",
     ),
     (
         f"{MODEL}[parallelism]\npipeline_parallel_degree = 2\npipeline_parallel_layers_per_stage = 6",

@@ -212,3 +212,22 @@ def test_every_schedule_names_its_source() -> None:
     for name, schedule in SCHEDULES.items():
         assert schedule.name == name
         assert "arXiv:" in schedule.source
+
+
+def test_breadth_first_chunks_keep_the_bubble_of_interleaving_and_every_micro_batch() -> None:
+    """Lamy-Poirier 2022, arXiv:2211.05953, section 4.1: (p − 1) / v of a stage's passes are the bubble."""
+    breadth_first, sizes = SCHEDULES["looped_bfs"], ([[1.0, 1.0]] * 4, [[2.0, 2.0]] * 4)
+    found, depth_first = (replay(each, 8, *sizes, [], 0.0, False) for each in (breadth_first, INTERLEAVED))
+    assert found.makespan == depth_first.makespan == (8 * 2 + 3) * 3.0
+    assert peak_in_flight(breadth_first, 0, 4, 8, 2) == 16
+    assert peak_in_flight(INTERLEAVED, 0, 4, 8, 2) == 11
+    assert breadth_first.order(0, 4, 2, 2) == [
+        *(Slot(FORWARD, micro_batch, chunk) for micro_batch, chunk in ((0, 0), (1, 0), (0, 1), (1, 1))),
+        *(Slot(BACKWARD, micro_batch, chunk) for micro_batch, chunk in ((1, 1), (0, 1), (1, 0), (0, 0))),
+    ]
+
+
+def test_breadth_first_stages_wait_where_micro_batches_are_fewer_than_stages() -> None:
+    sizes = ([[1.0, 1.0]] * 4, [[2.0, 2.0]] * 4)
+    found = replay(SCHEDULES["looped_bfs"], 2, *sizes, [], 0.0, False)
+    assert found.makespan == (2 * 4 + 2 - 1) * 3.0  # the second micro-batch leaves the last chunk behind the first
