@@ -13,12 +13,12 @@ from pathlib import Path
 
 from predictor.evidence.published.runs import published_runs
 from predictor.evidence.published.tables import STEPS
-from predictor.evidence.verification.compare import compare
 from predictor.evidence.verification.measured import fastest
-from predictor.evidence.verification.step_tables import measured_components, measured_steps
-from predictor.evidence.verification.text import components_text, jobs_text, layouts_text, published_text, summary_text
+from tests.accuracy.compare_steps import compare
 from tests.accuracy.groups import current_commit, judge, markdown, missed, row_lines, store, table
 from tests.accuracy.recommender_rows import FILE, report
+from tests.accuracy.step_tables import measured_components, measured_steps
+from tests.accuracy.text import components_text, jobs_text, layouts_text, published_text, summary_text
 from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MOST_GPUS
 from tests.conftest import SHARED
 
