@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from predictor.core.schema.taking import of_record
+from predictor.core.schema.inherited_keys import of_record
 from predictor.core.step.memory import GIB
 from predictor.evidence.published.converters import converter_of
 from predictor.evidence.published.row import Row, UnexpressedError

@@ -15,9 +15,9 @@ from predictor.core.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.core.plan import short_config
 from predictor.core.plan.loading import read_config
 from predictor.core.plan.to_run import to_run
+from predictor.core.schema.inherited_keys import completed
 from predictor.core.schema.sections import validate
 from predictor.core.schema.software import with_software
-from predictor.core.schema.taking import completed
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.software import Framework
