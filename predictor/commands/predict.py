@@ -42,7 +42,7 @@ def is_hugectr_file(path: Path) -> bool:
     """Return whether a file is a HugeCTR configuration; reads no file that cannot be one."""
     if path.suffix != ".json" or not path.is_file():
         return False
-    from predictor.core.schema.telling import HUGECTR
+    from predictor.core.schema.input_kind import HUGECTR
     from predictor.formats import detect
 
     return detect(path) == HUGECTR

@@ -12,9 +12,7 @@ import yaml
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.yaml_depth import load_yaml
-from predictor.core.schema.problems import Problems
-from predictor.core.schema.read import Read
-from predictor.core.schema.telling import (
+from predictor.core.schema.input_kind import (
     HUGECTR,
     TRAINERS,
     is_experiment,
@@ -23,6 +21,8 @@ from predictor.core.schema.telling import (
     is_model_id,
     part_of_file,
 )
+from predictor.core.schema.problems import Problems
+from predictor.core.schema.read import Read
 from predictor.formats import accelerate, experiment, llm_trainer, nemo
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.hugging_face import reader as hugging_face

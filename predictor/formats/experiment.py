@@ -20,10 +20,10 @@ from typing import Any
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.plan import short_config
+from predictor.core.schema.input_kind import EXPERIMENT_FORMAT
 from predictor.core.schema.merging import clashing, merged
 from predictor.core.schema.presets import preset_names
 from predictor.core.schema.read import Read
-from predictor.core.schema.telling import EXPERIMENT_FORMAT
 from predictor.core.workload.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 from predictor.formats.fields import Fields
 from predictor.formats.known_keys import known_keys

@@ -21,8 +21,8 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
+from predictor.core.schema.input_kind import LLM_TRAINER_FORMAT, LLM_TRAINER_SIZES
 from predictor.core.schema.read import Read
-from predictor.core.schema.telling import LLM_TRAINER_FORMAT, LLM_TRAINER_SIZES
 from predictor.core.workload.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 from predictor.formats.fields import Fields
 from predictor.formats.known_keys import known_keys

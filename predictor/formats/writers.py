@@ -11,10 +11,10 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.plan.loading import in_full, prepare
+from predictor.core.schema.inherited_keys import with_files
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import RunConfig, validate
 from predictor.core.schema.software import said_in_full
-from predictor.core.schema.taking import with_files
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.transformer import Transformer
 from predictor.formats import read_any

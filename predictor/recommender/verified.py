@@ -10,7 +10,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.predict.workloads import Kind, Opened, Program
 from predictor.core.schema.finding import find_folder, published
-from predictor.core.schema.telling import is_hugectr
+from predictor.core.schema.input_kind import is_hugectr
 from predictor.core.step.composition import StepTime
 from predictor.recommender.hugectr.plan_file import plan_entries
 from predictor.recommender.hugectr.reading import parse_hugectr

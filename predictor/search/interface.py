@@ -17,7 +17,7 @@ from predictor.core.predict.inputs import Config, Hardware, change_texts, plain
 from predictor.core.predict.prediction import USUAL_WIDTH
 from predictor.core.predict.system import LoadedSystem, system_name
 from predictor.core.schema.foreign import readers, writers
-from predictor.core.schema.telling import HUGECTR, is_hugectr
+from predictor.core.schema.input_kind import HUGECTR, is_hugectr
 from predictor.core.step.breakdown import StageParts
 from predictor.core.step.fit import Fit
 from predictor.core.step.memory import GIB

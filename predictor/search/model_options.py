@@ -14,11 +14,11 @@ from predictor.core.plan.framework_rules import RULES, FrameworkRules, rules_beh
 from predictor.core.plan.of_model import content_of_model
 from predictor.core.predict.inputs import Configuration
 from predictor.core.schema.finding import find_folder, published
+from predictor.core.schema.inherited_keys import Beside
 from predictor.core.schema.merging import merged
 from predictor.core.schema.own_system import is_system_file
 from predictor.core.schema.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
 from predictor.core.schema.software import ORDINARY
-from predictor.core.schema.taking import Beside
 from predictor.search import answer
 from predictor.search.question import DECIDED, SearchQuestion, search_problem
 

@@ -16,10 +16,10 @@ from predictor.core.plan.framework_rules import FrameworkRules, rules_of
 from predictor.core.plan.loading import Loaded, in_full, prepare
 from predictor.core.plan.of_model import content_of_model
 from predictor.core.schema.finding import published
+from predictor.core.schema.inherited_keys import Beside
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import NO_BUDGET, BudgetSection
 from predictor.core.schema.settings import GPUS, Setting, keys_of, parse_setting, with_settings
-from predictor.core.schema.taking import Beside
 from predictor.search.space import SEARCHED, ZERO_ALONE, Space
 
 LARGEST_MEMORY_GIB = 100_000

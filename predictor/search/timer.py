@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from predictor.core.costs.interference import NO_SLOWDOWN, Slowdown
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.step.beside import slowdown_beside
 from predictor.core.step.host import launch_us, waiting_us
 from predictor.core.step.overlap import added_us
 from predictor.core.step.stages import ChunkTime, time_block
+from predictor.core.step.task_times import contention_slowdown
 from predictor.core.step.update import time_update
 from predictor.core.timeline.bound import lower_bound
 from predictor.core.timeline.replay import replay
@@ -303,7 +303,7 @@ class Timer:
         return sum([cost(task.operator, task.direction, task.shape).us * task.times for task in tasks])
 
     def _slowdown(self, overlaps: bool, traffic: Sequence[Task]) -> Slowdown:
-        return slowdown_beside(self._system, traffic) if overlaps else NO_SLOWDOWN
+        return contention_slowdown(self._system, traffic) if overlaps else NO_SLOWDOWN
 
     def _run(self, plan: Plan, schedule: str) -> TrainingRun:
         run = self._pipelines.run(plan)

@@ -15,8 +15,8 @@ from predictor.core.plan.short_config import is_short
 from predictor.core.predict.comparison import compare
 from predictor.core.predict.prediction import StepPrediction, predict
 from predictor.core.schema.finding import published
+from predictor.core.schema.input_kind import is_of_trainer
 from predictor.core.schema.presets import find_preset, preset_names, spelled
-from predictor.core.schema.telling import is_of_trainer
 from predictor.search.interface import search
 from predictor.search.model_options import of_model
 

@@ -17,8 +17,8 @@ from predictor.core.base.errors import ConfigError, PublishedError
 from predictor.core.step.fit import fit_on, fits_of
 from predictor.core.step.memory import step_memory
 from predictor.evidence.published.tables import published_tables
-from predictor.evidence.verification.compare import compare
 from predictor.evidence.verification.measured import Compared, MeasuredStep
+from tests.accuracy.compare_steps import compare
 from tests.accuracy.tolerances import FEWEST_ROWS, GROUP_BARS, LEAST_INSIDE, MEDIAN_BARS, WIDEST
 
 BEFORE = Path(__file__).with_name("before.json")

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from predictor.evidence.published.runs import published_runs
 from predictor.evidence.published.tables import STEPS
-from predictor.evidence.verification.compare import compare
 from predictor.evidence.verification.measured import fastest
-from predictor.evidence.verification.step_tables import measured_components, measured_steps
-from predictor.evidence.verification.text import components_text, jobs_text, layouts_text, published_text, summary_text
+from tests.accuracy.compare_steps import compare
 from tests.accuracy.groups import Judged, current_commit, judge, missed, row_lines, store
 from tests.accuracy.missed_groups import KNOWN
 from tests.accuracy.recommender_rows import FILE, report
+from tests.accuracy.step_tables import measured_components, measured_steps
 from tests.accuracy.summaries import left_out_lines, tables
+from tests.accuracy.text import components_text, jobs_text, layouts_text, published_text, summary_text
 from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MOST_GPUS
 from tests.conftest import SHARED
 

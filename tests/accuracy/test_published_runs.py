@@ -12,8 +12,8 @@ from predictor.core.plan.loading import prepare
 from predictor.core.workload.run import TrainingRun
 from predictor.evidence.published.runs import published_runs
 from predictor.evidence.published.tables import published_tables
-from predictor.evidence.verification.compare import compare
 from predictor.evidence.verification.measured import Compared, MeasuredStep, summary
+from tests.accuracy.compare_steps import compare
 from tests.accuracy.tolerances import PUBLISHED_MAPE
 
 

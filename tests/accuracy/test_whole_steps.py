@@ -7,9 +7,9 @@ from statistics import median
 
 import pytest
 
-from predictor.evidence.verification.compare import compare, components
 from predictor.evidence.verification.measured import fastest, summary
-from predictor.evidence.verification.step_tables import measured_components, measured_steps
+from tests.accuracy.compare_steps import compare, components
+from tests.accuracy.step_tables import measured_components, measured_steps
 from tests.accuracy.tolerances import JOB_TOLERANCE, LAYER_TOLERANCE, MOST_GPUS, SINGLE_NODE_COVERAGE, SINGLE_NODE_MAPE
 
 pytestmark = pytest.mark.usefixtures("truth")

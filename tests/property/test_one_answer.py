@@ -18,7 +18,7 @@ from predictor import predict, search
 from predictor.__main__ import main
 from predictor.core.base.errors import ConfigError
 from predictor.core.plan.loading import in_full
-from predictor.core.schema.taking import with_files
+from predictor.core.schema.inherited_keys import with_files
 from predictor.core.workload.software import Framework
 from predictor.serving.requests import answer_predict
 from tests.golden.configurations import READERS

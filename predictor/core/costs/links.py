@@ -15,7 +15,7 @@ from predictor.core.costs.collectives import DEEPEP
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.regressors import DirectionModel, Outside
-from predictor.core.costs.tree import RING_NETWORK_HOP_US, tree_us
+from predictor.core.costs.tree_latency import RING_NETWORK_HOP_US, tree_us
 from predictor.core.hardware.hardware import System
 
 # The measured collectives that the efficiency of links is taken from, and those that send directly, not round a ring.

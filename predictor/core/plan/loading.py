@@ -28,12 +28,12 @@ from predictor.core.plan.cluster import clustered, notes_on
 from predictor.core.plan.to_run import to_run
 from predictor.core.schema.finding import find_system, published, published_with_gpus, short_form_system
 from predictor.core.schema.foreign import readers
+from predictor.core.schema.inherited_keys import GUESSES, refuse_guesses, with_files
+from predictor.core.schema.input_kind import EXPERIMENT, HUGECTR, TRAINERS, is_experiment, is_of_trainer
 from predictor.core.schema.own_system import OwnSystem, own_system
 from predictor.core.schema.sections import BudgetSection, RunConfig, validate
 from predictor.core.schema.short_names import OPERATORS_BY_SHORT_NAME
 from predictor.core.schema.software import Taken, with_software
-from predictor.core.schema.taking import GUESSES, refuse_guesses, with_files
-from predictor.core.schema.telling import EXPERIMENT, HUGECTR, TRAINERS, is_experiment, is_of_trainer
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.software import Framework
 

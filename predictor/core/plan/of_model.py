@@ -10,9 +10,9 @@ from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.plan.loading import OTHER_TOOLS, on_nodes_of, other_format, read_config
 from predictor.core.schema.foreign import readers
+from predictor.core.schema.inherited_keys import NOTHING, Beside, completed, file_of
+from predictor.core.schema.input_kind import HUB, HUGECTR, TRAINERS, is_model_id, part_of_file
 from predictor.core.schema.presets import preset_names, spelled
-from predictor.core.schema.taking import NOTHING, Beside, completed, file_of
-from predictor.core.schema.telling import HUB, HUGECTR, TRAINERS, is_model_id, part_of_file
 
 YAML = (".yml", ".yaml")
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")  # owner and name

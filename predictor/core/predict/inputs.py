@@ -11,7 +11,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.plan import short_config
 from predictor.core.plan.loading import Loaded, of_trainer, on_nodes_of, prepare, read_config
 from predictor.core.schema.finding import short_form_system
-from predictor.core.schema.taking import Beside, completed
+from predictor.core.schema.inherited_keys import Beside, completed
 
 
 class Configuration(NamedTuple):

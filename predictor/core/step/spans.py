@@ -8,8 +8,8 @@ from predictor.core.base.collector import paused_collector
 from predictor.core.base.words import counted
 from predictor.core.step.composition import StepTime, durations
 from predictor.core.step.prediction import Prediction
-from predictor.core.step.sent import with_sent
 from predictor.core.step.stages import PassTime, hidden_reduction_us
+from predictor.core.step.traffic_details import with_traffic
 from predictor.core.timeline.graph import GraphTask, replay_graph
 from predictor.core.timeline.pipeline import PASS_NAMES, Stream, pipeline_tasks, starts_of_slot
 from predictor.core.timeline.schedules import BACKWARD, FORWARD, SCHEDULES, WEIGHT
@@ -125,7 +125,7 @@ def timed_trace(timed: StepTime, where: str) -> StepTrace:
         where: it runs, for the title.
     """
     step = timed.tasks
-    spans = with_sent(replay_graph(step_graph(timed)).spans, step, TRAFFIC_NAMES)
+    spans = with_traffic(replay_graph(step_graph(timed)).spans, step, TRAFFIC_NAMES)
     parts = {
         kind: [*((RECOMPUTE, recompute.cost.us) for recompute in passes[:-1]), *pass_parts(passes[-1])]
         for kind, passes in _slot_passes(timed).items()

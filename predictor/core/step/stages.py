@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from predictor.core.costs.cost import ZERO, Cost, Source, total
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.step.beside import slowdown_beside, time_overlaps
-from predictor.core.step.beside import time_tasks as time_tasks
 from predictor.core.step.host import launch_cost, waiting
 from predictor.core.step.overlap import beside, without_part
+from predictor.core.step.task_times import contention_slowdown, time_overlaps
+from predictor.core.step.task_times import time_tasks as time_tasks
 from predictor.core.step.update import time_update
 from predictor.core.workload.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.core.workload.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
@@ -295,12 +295,12 @@ class _Timer:
             window = total(
                 step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
             )
-            added = beside(reduction, window, slowdown_beside(system, end.reduction), end.buckets)
+            added = beside(reduction, window, contention_slowdown(system, end.reduction), end.buckets)
             late, slowed = added.added, added.slowed
         if step.overlap_parameter_gather and end.gather:
             whole = gather
             window = total(chunk.forward.cost for chunk in chunks)
-            added = beside(whole, window, slowdown_beside(system, end.gather), end.buckets)
+            added = beside(whole, window, contention_slowdown(system, end.gather), end.buckets)
             gather, hidden_gather = added.added, without_part(whole, added.exposed)
         return StageTime(
             num_layers=stage.num_layers,

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from predictor.core.costs.cost import Cost
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.step.beside import time_tasks
 from predictor.core.step.host import launch_cost, waiting
 from predictor.core.step.overlap import longer_cost
+from predictor.core.step.task_times import time_tasks
 from predictor.core.workload.step_tasks import EndTasks
 
 

@@ -7,7 +7,7 @@ predicted steps. ``replay`` is its fast special case for pipelines.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -100,27 +100,6 @@ def task_ends_us(tasks: Sequence[GraphTask]) -> list[float]:
         GraphError: as of ``replay_graph``.
     """
     return _times(tasks, _stream_predecessors(tasks))[0]
-
-
-def graph_tasks(spans: Sequence[Span], links: Container[str] = ()) -> list[GraphTask]:
-    """Return the tasks of spans in their order: durations as they ran, to be replayed with some of them changed.
-
-    A replay knows the stream and ``after`` of a span, not lags and not a host that launched it late, so a measured step
-    is replayed no slower than it ran.
-
-    Args:
-        spans: those of one stream in the order in which they started.
-        links: streams that several spans may occupy at once, so that these wait for ``after`` only.
-
-    Raises:
-        GraphError: a span is a part of another one; a task runs as a whole.
-    """
-    tasks = []
-    for position, (name, rank, stream, start, end, after, category, details, depth) in enumerate(spans):
-        if depth:
-            raise GraphError(f"span {position} ({name}) is a part of another one; replay spans of depth 0")
-        tasks.append(GraphTask(name, rank, stream, end - start, after, (), stream not in links, category, details))
-    return tasks
 
 
 def _stream_predecessors(tasks: Sequence[GraphTask]) -> list[int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.schema.taking import of_record
+from predictor.core.schema.inherited_keys import of_record
 from predictor.evidence.verification.measured import MeasuredStep
 
 DATA = Path(__file__).with_suffix(".yaml")

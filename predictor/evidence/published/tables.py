@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from predictor.core.schema.taking import of_record
+from predictor.core.schema.inherited_keys import of_record
 from predictor.core.step.memory import GIB
 from predictor.core.workload.run_choices import Conditions
 from predictor.evidence.published.converters import converter_of

@@ -13,7 +13,7 @@ from predictor.core.base.read_yaml import read_mapping
 from predictor.core.base.wings import wing
 from predictor.core.plan.loading import read_config
 from predictor.core.predict.workloads import Kind, Workload
-from predictor.core.schema.telling import is_hugectr
+from predictor.core.schema.input_kind import is_hugectr
 from predictor.evidence.verification.transformers import TRANSFORMER
 
 SUFFIXES = (".yaml", ".yml", ".json")

@@ -13,9 +13,9 @@ from predictor.core.plan import short_config
 from predictor.core.plan.loading import Loaded, in_full, of_trainer, prepare
 from predictor.core.predict.workloads import Kind, Opened, Program
 from predictor.core.schema.finding import find_folder, published
+from predictor.core.schema.inherited_keys import completed, of_record
+from predictor.core.schema.input_kind import EXPERIMENT, is_of_trainer
 from predictor.core.schema.sections import RunConfig, validate
-from predictor.core.schema.taking import completed, of_record
-from predictor.core.schema.telling import EXPERIMENT, is_of_trainer
 from predictor.core.step.composition import StepTime
 from predictor.core.step.prediction import predict
 from predictor.core.workload.run import TrainingRun

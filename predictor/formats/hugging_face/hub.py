@@ -16,8 +16,8 @@ import urllib.request
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
+from predictor.core.schema.input_kind import HUB
 from predictor.core.schema.read import Read
-from predictor.core.schema.telling import HUB
 from predictor.formats.hugging_face import reader as hugging_face
 
 ENDPOINT = "https://huggingface.co"

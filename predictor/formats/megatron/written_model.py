@@ -9,7 +9,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.plan.model import transformer
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.workload.architecture import MixtureOfExperts
-from predictor.core.workload.plain import beyond_plain
+from predictor.core.workload.special_features import special_features
 from predictor.core.workload.switches import Activation, Attention, Biases, Loss, Normalization, Positions, QkNorm
 from predictor.formats.megatron.written_layers import expert_layers, layer_arguments
 
@@ -32,7 +32,7 @@ def model_arguments(model: ModelSection) -> list[str]:
     Raises:
         ConfigError: Megatron-LM has none for a part of it.
     """
-    beyond = [name for name in beyond_plain(transformer(model)) if name not in BY_LAYERS]
+    beyond = [name for name in special_features(transformer(model)) if name not in BY_LAYERS]
     if beyond:
         raise ConfigError(
             f"Megatron-LM's arguments for {', '.join(f'model.{name}' for name in beyond)} are not written"

@@ -14,7 +14,7 @@ from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedEr
 from predictor.core.base.text_table import text_table
 from predictor.core.plan.loading import prepare
 from predictor.core.schema.finding import find_folder
-from predictor.core.schema.taking import of_record
+from predictor.core.schema.inherited_keys import of_record
 from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.prediction import Prediction, predict
 

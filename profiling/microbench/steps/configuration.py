@@ -15,13 +15,13 @@ from predictor.core.base.errors import ConfigError, MissingKeyError, nearest
 from predictor.core.plan import short_config
 from predictor.core.plan.loading import read_config
 from predictor.core.plan.to_run import to_run
+from predictor.core.schema.inherited_keys import completed
 from predictor.core.schema.sections import validate
 from predictor.core.schema.software import with_software
-from predictor.core.schema.taking import completed
-from predictor.core.workload.plain import beyond_plain
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.software import Framework
+from predictor.core.workload.special_features import special_features
 from predictor.core.workload.switches import QkNorm
 from predictor.core.workload.transformer import Activation, Attention
 
@@ -83,7 +83,7 @@ def unsupported(run: TrainingRun) -> list[str]:
         "fused_rope (plain PyTorch has no such kernel)": model.fused_rope,
         "layer_operators": model.layer_operators is not None,
     }
-    beyond = beyond_plain(model) + (["lora"] if run.lora is not None else [])
+    beyond = special_features(model) + (["lora"] if run.lora is not None else [])
     return [name for name, is_refused in refused.items() if is_refused] + beyond
 
 

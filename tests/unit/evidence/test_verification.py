@@ -11,10 +11,10 @@ import pytest
 from predictor.core.base.errors import ConfigError
 from predictor.evidence.published.runs import iteration_seconds, published_runs
 from predictor.evidence.published.tables import STEPS
-from predictor.evidence.verification.compare import compare, components
 from predictor.evidence.verification.measured import Compared, MeasuredStep, fastest, summary
-from predictor.evidence.verification.step_tables import COMPONENTS, measured_components, measured_steps
-from predictor.evidence.verification.text import components_text, jobs_text, published_text
+from tests.accuracy.compare_steps import compare, components
+from tests.accuracy.step_tables import COMPONENTS, measured_components, measured_steps
+from tests.accuracy.text import components_text, jobs_text, published_text
 
 ROW = {
     "group": "gpumodeling25",

@@ -11,7 +11,7 @@ import pytest
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.plan.of_model import content_of_model
-from predictor.core.schema.taking import completed
+from predictor.core.schema.inherited_keys import completed
 from predictor.formats.hugging_face.hub import read_model
 from predictor.formats.hugging_face.reader import read
 

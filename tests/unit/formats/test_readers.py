@@ -11,12 +11,12 @@ from pydantic import BaseModel
 from predictor.core.base.errors import ConfigError
 from predictor.core.plan.loading import load
 from predictor.core.plan.to_run import to_run
+from predictor.core.schema.inherited_keys import completed
 from predictor.core.schema.merging import merged
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.presets import preset
 from predictor.core.schema.sections import TrainingSection, validate
-from predictor.core.schema.taking import completed
 from predictor.core.workload.run import TrainingRun
 from predictor.formats import FORMATS, Read, detect, read_any
 from predictor.formats.deepspeed import reader as deepspeed

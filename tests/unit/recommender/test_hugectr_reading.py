@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from predictor.core.base.errors import ConfigError, MissingKeyError
-from predictor.core.schema.telling import is_hugectr
+from predictor.core.schema.input_kind import is_hugectr
 from predictor.recommender.hugectr.reading import parse_hugectr, read_hugectr
 from predictor.recommender.workload.embedding import Combiner, EmbeddingKind
 from predictor.recommender.workload.layers import LAYER_TYPES, TensorShape

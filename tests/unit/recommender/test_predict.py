@@ -12,7 +12,7 @@ import predictor
 from predictor.__main__ import main
 from predictor.core.base.errors import ConfigError, MissingKeyError
 from predictor.core.predict.prediction import predict
-from predictor.core.schema.telling import HUGECTR
+from predictor.core.schema.input_kind import HUGECTR
 from predictor.formats import detect
 from predictor.recommender.hugectr.plan_file import write_plan
 from predictor.recommender.plans import search_plans

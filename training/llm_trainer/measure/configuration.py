@@ -14,9 +14,9 @@ from predictor.core.base.read_yaml import read_mapping
 from predictor.core.plan.to_run import to_run
 from predictor.core.schema.sections import validate
 from predictor.core.workload.layout import RANK_ORDER
-from predictor.core.workload.plain import beyond_plain
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.special_features import special_features
 from predictor.core.workload.switches import QkNorm
 from predictor.core.workload.transformer import Attention, Biases, Loss, Normalization
 
@@ -83,7 +83,7 @@ def unsupported(run: TrainingRun) -> list[str]:
             model.loss is not _loss(run)
         ),
     }
-    beyond = beyond_plain(model) + (["lora"] if run.lora is not None else [])
+    beyond = special_features(model) + (["lora"] if run.lora is not None else [])
     return [name for name, is_refused in refused.items() if is_refused] + beyond
 
 

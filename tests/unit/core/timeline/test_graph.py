@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.core.timeline.graph import GraphError, GraphTask, graph_tasks, replay_graph
-from predictor.core.timeline.spans import Span
+from predictor.core.timeline.graph import GraphError, GraphTask, replay_graph
 
 
 def test_a_task_waits_for_its_stream_and_for_all_its_predecessors() -> None:
@@ -136,22 +135,15 @@ def test_the_order_of_tasks_decides_only_within_a_stream(tasks: list[GraphTask],
     assert [ends[new[old]] for old in range(len(tasks))] == [span.end_us for span in replay_graph(tasks).spans]
 
 
-def test_spans_are_replayed_as_they_ran_and_faster_where_a_task_is() -> None:
-    spans = [
-        Span("forward", 0, "compute", 0.0, 4.0),
-        Span("backward", 0, "compute", 4.0, 10.0),
-        Span("reduce", 0, "nccl", 10.0, 13.0, after=(1,)),
-        Span("send", 0, "link", 0.0, 8.0),
-        Span("send", 0, "link", 1.0, 2.0),
-        Span("step", 0, "compute", 13.0, 14.0, after=(2,)),
+def test_a_link_carries_messages_at_once_and_a_shorter_task_ends_the_step_earlier() -> None:
+    tasks = [
+        GraphTask("forward", 0, "compute", 4.0),
+        GraphTask("backward", 0, "compute", 6.0),
+        GraphTask("reduce", 0, "nccl", 3.0, after=(1,)),
+        GraphTask("send", 0, "link", 8.0, is_exclusive=False),
+        GraphTask("send", 0, "link", 1.0, is_exclusive=False),
+        GraphTask("step", 0, "compute", 1.0, after=(2,)),
     ]
-    tasks = graph_tasks(spans, links=("link",))
-    assert [task.is_exclusive for task in tasks] == [True, True, True, False, False, True]
-    assert replay_graph(tasks).makespan_us == 14.0
+    assert [span.start_us for span in replay_graph(tasks).spans] == [0.0, 4.0, 10.0, 0.0, 0.0, 13.0]
     tasks[1] = tasks[1]._replace(duration_us=3.0)
     assert replay_graph(tasks).makespan_us == 11.0
-
-
-def test_a_part_of_a_span_is_no_task() -> None:
-    with pytest.raises(GraphError, match=r"span 0 \(kernels\) is a part of another one"):
-        graph_tasks([Span("kernels", 0, "compute", 0.0, 1.0, depth=1)])

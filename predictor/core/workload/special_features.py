@@ -1,4 +1,4 @@
-"""What a model has beyond a plain GPT or LLaMA, for code that runs or writes no more than that."""
+"""Features of a model beyond a plain GPT or LLaMA, for code that runs or writes no more than that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN = frozenset(
 )
 
 
-def beyond_plain(model: Transformer) -> list[str]:
+def special_features(model: Transformer) -> list[str]:
     """Return the fields that a plain model does not have and this one does."""
     return [
         field.name for field in fields(model) if field.name not in PLAIN and getattr(model, field.name) != field.default

@@ -10,7 +10,7 @@ import pytest
 from predictor.core.base.bundled import REGRESSORS_FOLDER
 from predictor.core.costs.collectives import Topology
 from predictor.core.costs.published import PublishedSystem, open_system
-from predictor.core.costs.tree import LL128, SIMPLE, tree_us
+from predictor.core.costs.tree_latency import LL128, SIMPLE, tree_us
 
 SMALL, LARGE = 1e6, 1e9
 

@@ -1,4 +1,4 @@
-"""What the traffic of a step sends, for the details of its spans: collectives, and a rank's bytes in them."""
+"""Collectives and bytes per rank, attached to communication spans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PASSES: Mapping[str, Callable[[BlockTasks], tuple[PassTasks, ...]]] = {
 }
 
 
-def sent(tasks: Iterable[tuple[Task, float]]) -> Details:
+def traffic_details(tasks: Iterable[tuple[Task, float]]) -> Details:
     """Return how often tasks call which collectives, and the bytes that a rank sends; each task so many times."""
     calls: Counter[str] = Counter()
     size_bytes = 0.0
@@ -35,7 +35,7 @@ def sent(tasks: Iterable[tuple[Task, float]]) -> Details:
 
 def _beside(chunk: ChunkTasks, step_pass: str, part: Part) -> Details:
     """Return what the traffic of a kind sends beside a pass of one micro-batch, hidden or not."""
-    return sent(
+    return traffic_details(
         (task, count)
         for block, count in chunk.blocks
         for tasks in PASSES[step_pass](block)
@@ -50,11 +50,11 @@ def _at_end(end: EndTasks, name: str) -> Details:
     if name == SLOWED:
         return {}
     if name.startswith("gradient reduction"):
-        return sent((task, 1.0) for task in end.reduction)
-    return sent((task, 1.0) for task in (end.gather if name.startswith("parameter gather") else end.tied))
+        return traffic_details((task, 1.0) for task in end.reduction)
+    return traffic_details((task, 1.0) for task in (end.gather if name.startswith("parameter gather") else end.tied))
 
 
-def with_sent(spans: Iterable[Span], step: StepTasks, part_names: Mapping[Part, str]) -> list[Span]:
+def with_traffic(spans: Iterable[Span], step: StepTasks, part_names: Mapping[Part, str]) -> list[Span]:
     """Return spans, those of traffic with what it sends in their details.
 
     Traffic whose parts are spans of their own (hidden and exposed, first and last buckets) has the sum in each.
@@ -65,7 +65,7 @@ def with_sent(spans: Iterable[Span], step: StepTasks, part_names: Mapping[Part, 
         part_names: names of the spans of traffic beside passes.
     """
     parts = {name: part for part, name in part_names.items()}
-    message = sent((task, 1.0) for task in step.message)
+    message = traffic_details((task, 1.0) for task in step.message)
     known: dict[tuple[object, ...], Details] = {}
     told = []
     for span in spans:

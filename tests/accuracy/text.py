@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
-from predictor.evidence.verification.compare import components
 from predictor.evidence.verification.measured import Compared, summary
-from predictor.evidence.verification.step_tables import MeasuredComponent
+from tests.accuracy.compare_steps import components
+from tests.accuracy.step_tables import MeasuredComponent
 
 HEAD = f"{'measured s':>10} {'predicted s':>11} {'error':>7}  90 % interval, s"
 # The measured value of several stages that includes no waiting for other stages; the median of other parts.

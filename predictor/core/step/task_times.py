@@ -1,4 +1,4 @@
-"""Time tasks in sequence, and traffic beside them: what stays exposed, and how much longer the kernels take."""
+"""Time tasks in sequence, and traffic that overlaps with them: exposed time, and contention of the kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def time_tasks(system: PublishedSystem, tasks: Sequence[Task]) -> Cost:
     return Cost(us, low_us, high_us, source)
 
 
-def slowdown_beside(system: PublishedSystem, traffic: Sequence[Task]) -> Slowdown:
+def contention_slowdown(system: PublishedSystem, traffic: Sequence[Task]) -> Slowdown:
     """Return how many times as long tasks take beside traffic."""
     calls = [
         Call(operator, shape, system.cost(operator, direction, shape).us * times)
@@ -37,7 +37,7 @@ def slowdown_beside(system: PublishedSystem, traffic: Sequence[Task]) -> Slowdow
     return calibrated_slowdown(slowdown(system.hardware, calls), system.hardware)
 
 
-class BesideTime(NamedTuple):
+class OverlapTime(NamedTuple):
     """Traffic beside a pass's tasks.
 
     Attributes:
@@ -60,7 +60,7 @@ def _divided(cost: Cost, by: Slowdown) -> Cost:
     return Cost(cost.us / by.factor, cost.low_us / by.high, cost.high_us / by.low, cost.source)
 
 
-def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[Overlap]) -> BesideTime:
+def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[Overlap]) -> OverlapTime:
     """Return the exposed and the hidden traffic beside a pass's tasks, and how it slows them.
 
     Args:
@@ -75,7 +75,7 @@ def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[O
         if not overlap.traffic:
             continue
         traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
-        slower = slowdown_beside(system, overlap.traffic) if overlap.slows else NO_SLOWDOWN
+        slower = contention_slowdown(system, overlap.traffic) if overlap.slows else NO_SLOWDOWN
         added = beside(traffic, shorter_cost(behind, computing), slower, overlap.buckets)
         within = without_part(traffic, added.exposed)
         if not overlap.own_link:
@@ -85,4 +85,4 @@ def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[O
         _add(hidden, part, within)
         if added.slowed.high_us:
             slowed = slowed + added.slowed
-    return BesideTime(exposed, hidden, slowed)
+    return OverlapTime(exposed, hidden, slowed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.plan.loading import prepare
-from predictor.core.schema.taking import of_record
+from predictor.core.schema.inherited_keys import of_record
 from predictor.core.step.prediction import predict
 from predictor.core.step.stages import time_block, time_tasks
 from predictor.core.workload.layer import layer_of

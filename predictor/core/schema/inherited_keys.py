@@ -1,4 +1,4 @@
-"""What a configuration takes from elsewhere: from files of other tools (``from``) and from a model's preset."""
+"""Keys that a configuration inherits: from files of other tools (``from``) and from the preset of its model."""
 
 from __future__ import annotations
 
