@@ -3,7 +3,6 @@
 CONFIG ?= estimate_train_time/data/examples/llemma_7b_4_2_2_P.yml
 MEASUREMENTS ?= ../shared/measurements
 PUBLIC_MEASUREMENTS ?= ../shared/measurements_public
-TRUTH ?= ../shared/truth
 PYTHON ?=
 
 PYTHONS := python3 python3.14 python3.13 python3.12 python3.11
@@ -112,7 +111,6 @@ accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: M
 	$(TEST) -m fitting held-out training/systems/Vista.yaml "$(MEASUREMENTS)"
 	$(TEST) -m fitting transfer-error regressors/Perlmutter regressors/Vista "$(MEASUREMENTS)"
 	$(TEST) -m tests.accuracy.report
-	$(TEST) -m fitting discrepancy "$(TRUTH)"
 	$(TEST) -m tests.accuracy.calibrated_groups
 	$(TEST) -m tests.accuracy.best_layouts
 

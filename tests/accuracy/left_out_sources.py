@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
+from fitting.discrepancy import by_source, fitted, judged_rows, models_without, rows_that_take_part
 from predictor.core.costs.cost import Cost
+from predictor.core.step.composition import StepTime, step_in
+from predictor.core.step.discrepancy import DiscrepancyModel, discrepancy, discrepancy_model, operators_deviation
 from tests.accuracy.groups import Row
 from tests.accuracy.tables import Table, percent, signed
 
@@ -43,6 +47,27 @@ def _as_published(source: str) -> Callable[[Row], Cost]:
 
 
 AS_PUBLISHED: Without = _as_published
+
+
+def left_out_evidence(folder: Path) -> Without:
+    """Return predictions whose discrepancy was fitted to all other publications of a folder of tables."""
+    rows, stored = list(judged_rows(folder)), discrepancy_model()
+    start = fitted(rows_that_take_part(by_source(rows))).point
+    models = dict(models_without(rows, start, stored.low, stored.high))
+
+    def without(source: str) -> Callable[[Row], Cost]:
+        return lambda row: _predicted(row, models[source])
+
+    return without
+
+
+def _predicted(row: Row, model: DiscrepancyModel) -> Cost:
+    """Return the step of a row by another model of what is not modelled."""
+    prediction, system = row.compared.prediction, row.compared.system
+    modelled = StepTime(**step_in(prediction.run.precision, prediction.tasks, system))
+    operators = operators_deviation(modelled.step, modelled.closing)
+    found = discrepancy(prediction.run, system, modelled.host_share, operators, model)
+    return modelled.step if found is None else found.applied(modelled.step)
 
 
 def _covered(rows: Sequence[Row], predicted: Callable[[Row], Cost]) -> Covered:

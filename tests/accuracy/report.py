@@ -17,6 +17,7 @@ from predictor.evidence.published.tables import STEPS
 from predictor.evidence.verification.measured import fastest
 from tests.accuracy.compare_steps import compare
 from tests.accuracy.groups import Judged, current_commit, judge, missed, row_lines, store
+from tests.accuracy.left_out_sources import left_out_evidence
 from tests.accuracy.missed_groups import KNOWN
 from tests.accuracy.recommender_rows import FILE, report
 from tests.accuracy.step_tables import measured_components, measured_steps
@@ -89,16 +90,16 @@ def _print_missed(judged: Judged) -> None:
         print(f"{kind}, listed and no longer missed: {', '.join(KNOWN[kind].keys() - names.keys())}")
 
 
-def _write(judged: Judged, document: Path) -> None:
+def _write(judged: Judged, truth: Path, document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    for table in tables(judged):
+    for table in tables(judged, left_out_evidence(truth)):
         text = table.placed_in(text)
     document.write_text(text, encoding="utf-8")
 
 
 def _print_report(judged: Judged, truth: Path, parts: bool) -> None:
     print("Whole steps that others measured")
-    for table in tables(judged):
+    for table in tables(judged, left_out_evidence(truth)):
         print("\n".join(table.text()), end="\n\n")
     print("\n".join(left_out_lines(judged)), end="\n\n")
     _print_published()
@@ -121,9 +122,9 @@ def main(given: list[str] | None = None) -> int:
     elif arguments.missed:
         _print_missed(judged)
     elif arguments.markdown:
-        print("\n\n".join("\n".join(table.markdown()) for table in tables(judged)))
+        print("\n\n".join("\n".join(table.markdown()) for table in tables(judged, left_out_evidence(arguments.truth))))
     elif arguments.write is not None:
-        _write(judged, arguments.write)
+        _write(judged, arguments.truth, arguments.write)
     else:
         if arguments.store is not None:
             store(judged, arguments.store or current_commit())

@@ -243,7 +243,13 @@ def deviation_of(
     return sqrt(model.variance(terms) + model.between(framework, terms) ** 2 + within)
 
 
-def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, operators: float) -> Discrepancy | None:
+def discrepancy(
+    run: TrainingRun,
+    system: PublishedSystem,
+    host_share: float,
+    operators: float,
+    model: DiscrepancyModel | None = None,
+) -> Discrepancy | None:
     """Return what is not modelled of a run; None where nothing that was published tells.
 
     That is a run predicted by the model alone, on a calibrated system, whose own runs tell, and on processors.
@@ -253,12 +259,13 @@ def discrepancy(run: TrainingRun, system: PublishedSystem, host_share: float, op
         system: that it runs on.
         host_share: of the step, in which it waits for the host.
         operators: deviation of the log of the step, of operators and machines.
+        model: of the discrepancy; the published one if absent.
     """
     conditions = run.conditions
     is_gpu = system.hardware.links.engine != "processor"
     if conditions is Conditions.MODEL or system.hardware.calibration is not None or not is_gpu:
         return None
-    model, ordinary = discrepancy_model(), conditions is Conditions.ORDINARY
+    model, ordinary = model or discrepancy_model(), conditions is Conditions.ORDINARY
     terms, other = (terms_of(run, system.gpu, system.has_own_operators, each) for each in (ordinary, not ordinary))
     deviation = deviation_of(model, terms, run.framework, host_share, operators)
     mean = model.mean(terms)
