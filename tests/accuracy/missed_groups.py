@@ -17,7 +17,7 @@ ERROR = {
         "adds nothing"
     ),
     "SimuMax B200, dense": (
-        "too short: its products run at 0.45 to 0.49 of the peak under Transformer Engine, where two other B200s settle "
+        "too short: its products run at 0.45 to 0.49 of the peak under Transformer Engine; two other B200s settle "
         "at 0.60 and 0.63; steps take the mean (core/hardware/device_sheets.yaml)"
     ),
     "torchtitan": "too short where tensor parallelism is 8 wide, and with ring attention; not explained",
