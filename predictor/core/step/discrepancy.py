@@ -202,10 +202,15 @@ class Discrepancy:
         both = {self.conditions: self.log_mean, other: self.other_log_mean}
         return {each: both[each] for each in (Conditions.TUNED, Conditions.ORDINARY)}
 
-    def applied(self, modelled: Cost) -> Cost:
-        """Return a modelled step with what is not modelled, and its interval."""
-        us = modelled.us * self.ratio
-        return Cost(us, modelled.us * exp(self.low_log), modelled.us * exp(self.high_log), modelled.source)
+    def applied(self, modelled: Cost, retries: float = 0.0) -> Cost:
+        """Return a modelled step with what is not modelled, and its interval.
+
+        Args:
+            modelled: time of the step.
+            retries: log by which allocations that are tried again may lengthen it, where memory is nearly full.
+        """
+        us, high_log = modelled.us * self.ratio, self.high_log + retries
+        return Cost(us, modelled.us * exp(self.low_log), modelled.us * exp(high_log), modelled.source)
 
 
 def operators_deviation(step: Cost, closing: Cost) -> float:
