@@ -70,7 +70,7 @@ BAD_SHORT_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"operator_data_folder": "./regressors/Perlmuter/operator"},
         [
             "./regressors/Perlmuter/operator is not a published system",
-            "Perlmutter, RTX_PRO",
+            "Perlmutter, RTX_4090",
         ],
     ),
     "two clusters": (
@@ -127,7 +127,7 @@ BAD_FULL_FORMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "empty section": ({"parallelism": None}, ["parallelism is null; it needs keys: tensor_parallel_size"]),
     "keys for a number": ({"model": {"num_layers": {"a": 1}}}, ["model.num_layers (encoders) is a mapping"]),
     "no system": ({"system": ""}, ["system is ''", "Perlmutter, "]),
-    "blank system": ({"system": "  "}, ["system is ' '", "Perlmutter, RTX_PRO"]),
+    "blank system": ({"system": "  "}, ["system is ' '", "Perlmutter, RTX_4090"]),
     "layer of nothing": ({"model": {"layer_operators": []}}, ["model.layer_operators is []", "flash_attention"]),
     "layer without a layer's operators": (
         {"model": {"layer_operators": ["lm_head", "cross_entropy"]}},

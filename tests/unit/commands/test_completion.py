@@ -81,8 +81,8 @@ def test_bash_offers_every_command_and_every_option(scripts: dict[str, Path]) ->
     ("words", "expected"),
     [
         (("predict", "--system", ""), {*systems(), "run.yml", "script.bash", "script.fish", "script.zsh"}),
-        (("predict", "--system", "H"), {"H100", "H200"}),
-        (("predict", "--system", "=", "H1"), {"H100"}),
+        (("predict", "--system", "H"), {"H100", "H100_HBM2e", "H100_PCIe", "H20", "H200", "H800"}),
+        (("predict", "--system", "=", "H1"), {"H100", "H100_HBM2e", "H100_PCIe"}),
         (("search", "--model", "llama3.1-"), {"llama3.1-8b", "llama3.1-70b", "llama3.1-405b"}),
         (("predict", "-e", ""), set(examples())),
         (("show-example", "l"), set(examples())),

@@ -65,7 +65,7 @@ def test_a_few_rows_of_a_new_gpu_are_fitted_and_the_rest_is_transferred(tmp_path
     card = (system.folder / "card.md").read_text(encoding="utf-8")
     assert "| gelu forward | gelu |" in card
     assert "linear forward: no usable row: the physics of Perlmutter" in card
-    assert "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, point_to_point: analytic" in card
+    assert "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, point_to_point, deepep: analytic" in card
 
 
 def test_rows_too_few_to_fit_set_the_level_of_a_transferred_regressor(tmp_path: Path) -> None:

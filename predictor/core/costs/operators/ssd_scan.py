@@ -13,8 +13,8 @@ STATE_BYTES = 4  # states between chunks are in fp32
 # Written and read for every chunk: its own state, and the one that all earlier ones add up to.
 STATE_PASSES = 4
 # Time over that of the delta rule in chunks of 64, on B200: 0.61 to 0.77, median 0.67, of 64 to 256 heads in chunks of
-# 128 (Triton kernels of state-spaces/mamba and flash-linear-attention; ai-dynamo/aiconfigurator at 095f58a). One GPU
-# and one chunk tell little of others.
+# 128 (Triton kernels of state-spaces/mamba, flash-linear-attention; ai-dynamo/aiconfigurator at 095f58a). One GPU and
+# one chunk tell little of others.
 OVER_DELTA_RULE, DELTA_CHUNK, LOG_ERROR = 0.67, 64, log(1.4)
 # Of flash-linear-attention's kernels with one decay a head, which is the same recurrence, of 8,192 tokens and more: 3.0
 # to 3.6 on B200, 2.2 to 2.9 on H100 (pytorch/helion at fea89d2, examples/fla/BENCHMARKS.md: simple_gla, retention).

@@ -229,7 +229,9 @@ def test_bundled_data() -> None:
     assert tools.get_bundled_regressors_path() == str(data.get_regressors_path())
     for name in systems():
         assert Path(tools.get_bundled_regressors_path(name)).name == name
-    with pytest.raises(ValueError, match=r"Published: .*Perlmutter, RTX_PRO_6000, Selene, V100, Vista"):
+    with pytest.raises(
+        ValueError, match=r"Published: .*Perlmutter, RTX_4090, RTX_6000_Ada, RTX_PRO_6000, Selene, V100, Vista"
+    ):
         tools.get_bundled_regressors_path("perlmuter")
 
 
