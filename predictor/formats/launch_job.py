@@ -41,7 +41,7 @@ COMMANDS = {
 }
 STARTED_BY_SLURM = ("deepspeed",)
 SHARES_GRADIENTS = 2  # the ZeRO stage from which on gradients are scattered unless a configuration says otherwise
-PREDICTED = ("model", "parallelism", "training", "cluster")
+PREDICTED = ("model", "parallelism", "training", "cluster", "host")
 
 
 def launch_job(

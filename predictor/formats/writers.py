@@ -81,7 +81,7 @@ def _read_back(text: str, writer: Writer, content: dict[str, Any], num_gpus: int
         path = Path(folder) / f"arguments{writer.suffix}"
         path.write_text(text, encoding="utf-8")
         read = read_any(path, num_gpus, replicas).content
-    kept: dict[str, Any] = {key: content[key] for key in ("system", "gpu", "cluster") if key in content}
+    kept: dict[str, Any] = {key: content[key] for key in ("system", "gpu", "cluster", "host") if key in content}
     for key in writer.beside:
         section, _, name = key.partition(".")
         value = content.get(section, {}) if not name else content.get(section, {}).get(name)

@@ -53,9 +53,11 @@ def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> lis
     said = [*loaded.notes, *_memory_notes(prediction, system)]
     if step.high_us > WIDE_FACTOR * step.low_us:
         widest = max(answered, key=lambda answer: answer.width_us)
+        waits = prediction.host.high_us - prediction.host.low_us
+        most = "waiting for the host" if waits > widest.width_us else named(widest)
         said.append(
             f"The 90 % interval is wide, its ends a factor of {step.high_us / step.low_us:.2g} apart: "
-            f"{named(widest)} contributes most to its width."
+            f"{most} contributes most to its width."
         )
     said += _hardware_notes(prediction, system, answered)
     if run.precision != system.precision:
