@@ -23,7 +23,7 @@ ZERO_WITH_STAGES = (0, 1)  # DeepSpeed and Megatron-LM share out gradients and w
 ZERO_ALONE = (0, 1, 2, 3)
 MAX_CHUNKS = 16
 # A search times stages with one end of the model each, which V-shaped schedules place on one.
-SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if not schedule.v_shaped)
+SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_searched)
 # One layer a chunk is published for 80 layers on 4 stages (NVIDIA/NeMo, llama3 70b on H200).
 MAX_CHUNKS_OF_FRAMEWORKS = 32
 

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from pydantic import Field
 
 from predictor.core.blocks.gated_delta import GatedDelta
+from predictor.core.blocks.lightning_attention import LightningAttention
 from predictor.core.blocks.mamba2 import Mamba2
 from predictor.core.blocks.recurrence import Recurrence
 from predictor.core.blocks.token_mixer import TokenMixer
@@ -21,8 +22,9 @@ class Mixer(StrEnum):
     ``sliding_attention``: a query sees the last ``sliding_window`` tokens; ``chunked_attention``: those of its own
     chunk of ``attention_chunk`` (Llama 4); ``shared_index_attention``: the keys that the indexer of an earlier layer
     chose (GLM-5.2); ``mamba2``: a state-space layer (Dao & Gu 2024, arXiv:2405.21060);
-    ``gated_delta``: a gated delta layer (Yang et al. 2024, arXiv:2412.06464); ``recurrence``: any other linear
-    recurrence (Mamba, RWKV, short convolutions); ``none``: the layer is its FFN alone.
+    ``gated_delta``: a gated delta layer (Yang et al. 2024, arXiv:2412.06464); ``lightning_attention``: linear
+    attention of fixed decays (MiniMax-01, arXiv:2501.08313); ``recurrence``: any other linear recurrence (Mamba, RWKV,
+    short convolutions); ``none``: the layer is its FFN alone.
     """
 
     FULL = "full_attention"
@@ -31,6 +33,7 @@ class Mixer(StrEnum):
     SHARED_INDEX = "shared_index_attention"
     MAMBA2 = "mamba2"
     GATED_DELTA = "gated_delta"
+    LIGHTNING_ATTENTION = "lightning_attention"
     RECURRENCE = "recurrence"
     NONE = "none"
 
@@ -46,6 +49,9 @@ class Mixers:
 
     mamba2: Annotated[Mamba2 | None, Field(description="sizes of Mamba-2 layers")] = None
     gated_delta: Annotated[GatedDelta | None, Field(description="sizes of gated delta layers")] = None
+    lightning_attention: Annotated[
+        LightningAttention | None, Field(description="sizes of lightning attention layers")
+    ] = None
     recurrence: Annotated[Recurrence | None, Field(description="sizes of other recurrent layers")] = None
 
     @property

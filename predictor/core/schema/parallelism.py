@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from predictor.core.base.fields import Amount, Count, Switch, names, whole_number
 from predictor.core.schema.section import Section
@@ -41,6 +41,9 @@ def _schedule(value: object) -> object:
 def _counts(chunks: list[object] | tuple[object, ...]) -> bool:
     """Return whether a list has whole numbers from 0 on."""
     return all(isinstance(layers, int) and not isinstance(layers, bool) and layers >= 0 for layers in chunks)
+
+
+ScheduleName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(SCHEDULES)})]
 
 
 class ParallelismSection(Section):
@@ -83,7 +86,7 @@ class ParallelismSection(Section):
     loss_counts_as_layer: Switch = Field(
         default=False, description="an even split counts the output projection and the loss as one of the last chunk's"
     )
-    schedule: Annotated[str | None, BeforeValidator(_schedule)] = Field(
+    schedule: Annotated[ScheduleName | None, BeforeValidator(_schedule)] = Field(
         default=None, description="pipeline schedule; 1f1b, interleaved where stages have several chunks, if absent"
     )
     micro_batch_group_size: Count | None = Field(

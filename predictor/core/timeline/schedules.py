@@ -47,6 +47,7 @@ class Schedule:
         v_shaped: stages hold two chunks, the second ones in reverse: the first stage has the model's both ends.
         pairs: a forward pass and the other chunk's backward pass behind it run as one, and send their results together.
         least_micro_batches: per stage of the pipeline.
+        is_searched: a search for the fastest layout tries it.
         all_forward: all forward passes run before the first backward pass, so that a stage holds every micro-batch.
         group: micro-batches that pass a chunk before the first of them passes the next; 0: as many as stages.
     """
@@ -63,6 +64,7 @@ class Schedule:
     pairs: bool = False
     least_micro_batches: int = 0
     all_forward: bool = False
+    is_searched: bool = True
     group: int = 0
 
     def virtual_stage(self, stage: int, chunk: int, num_stages: int) -> int:
@@ -334,6 +336,7 @@ SCHEDULES: Mapping[str, Schedule] = _Schedules(
                 chunks=True,
                 may_block=False,
                 all_forward=True,
+                is_searched=False,
             ),
             Schedule(
                 "zero_bubble_h1",
@@ -355,6 +358,7 @@ SCHEDULES: Mapping[str, Schedule] = _Schedules(
                 may_block=False,
                 has_steady_state=True,
                 v_shaped=True,
+                is_searched=False,
             ),
             Schedule(
                 "dualpipe_v",
@@ -366,6 +370,7 @@ SCHEDULES: Mapping[str, Schedule] = _Schedules(
                 may_block=False,
                 has_steady_state=True,
                 v_shaped=True,
+                is_searched=False,
                 pairs=True,
                 least_micro_batches=2,
             ),

@@ -228,6 +228,10 @@ def _linear(config: Config, count: int) -> list[str]:
     if (blocks := config.listed("block_types")) is not None:
         window = {"attention": SLIDING} if config.name("sliding_window") in config.family.defaults else {}
         return [str(window.get(blocks[i % len(blocks)], blocks[i % len(blocks)])) for i in range(count)]
+    if (types := config.listed("attn_type_list")) is not None:
+        if len(types) != count or set(types) - {0, 1}:
+            raise config.error("attn_type_list", f"expected {count} numbers, 0 of a linear layer, 1 of full attention")
+        return [FULL if each else "linear_attention" for each in types]
     given = config.fields.section("linear_attn_config")
     if full := given.get("full_attn_layers"):  # counted from 1
         if not isinstance(full, list):

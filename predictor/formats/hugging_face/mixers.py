@@ -27,6 +27,11 @@ def mixers(config: Config, kinds: set[str]) -> dict[str, Any]:
         found["mamba2"] = mamba2(config)
     if "gated_delta" in kinds:
         found["gated_delta"] = _channel_delta(config) if config.family.channel_decay else _gated_delta(config)
+    if "lightning_attention" in kinds:
+        heads = config.whole("num_attention_heads")
+        width = config.optional("head_dim") or config.whole("hidden_size") // heads
+        block = config.whole("block_size")
+        found["lightning_attention"] = {"num_heads": heads, "head_dim": width, "chunk_size": block}
     if "recurrence" in kinds:
         found["recurrence"] = recurrence(config)
     return found

@@ -51,13 +51,6 @@ def _short_convolution(config: Config) -> dict[str, Any]:
     return _section([[hidden, 3 * hidden], [hidden, hidden]], hidden * config.whole("conv_L_cache"), 8 * hidden)
 
 
-def _lightning(config: Config) -> dict[str, Any]:
-    """Return MiniMax-01's: SiLU of queries, keys and values, linear attention, norm, gate."""
-    hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    width = heads * (config.optional("head_dim") or hidden // heads)
-    return _section([[hidden, 3 * width], [hidden, width], [width, hidden]], width, (6 + 4 + 2 + 3) * width)
-
-
 def _rg_lru(config: Config) -> dict[str, Any]:
     """Return RecurrentGemma's: GELU, convolution, gates in blocks of heads, recurrence, product."""
     hidden, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
@@ -88,7 +81,6 @@ def _mlstm(config: Config) -> dict[str, Any]:
 
 
 RECURRENCES: dict[str, Callable[[Config], dict[str, Any]]] = {
-    "lightning": _lightning,
     "mamba": _mamba,
     "mlstm": _mlstm,
     "rg_lru": _rg_lru,
