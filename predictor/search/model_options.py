@@ -14,7 +14,7 @@ from predictor.core.plan.framework_rules import RULES, FrameworkRules, rules_beh
 from predictor.core.plan.of_model import content_of_model
 from predictor.core.predict.inputs import Configuration
 from predictor.core.schema.finding import find_folder, published
-from predictor.core.schema.inherited_keys import Beside
+from predictor.core.schema.inherited_keys import OwnKeys
 from predictor.core.schema.merging import merged
 from predictor.core.schema.own_system import is_system_file
 from predictor.core.schema.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
@@ -46,7 +46,7 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
     layout = [setting for setting in settings if _decides_layout(setting)]
     gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
-    beside = Beside(keys_of(settings), gpus if isinstance(gpus, int) and not layout else None)
+    beside = OwnKeys(keys_of(settings), gpus if isinstance(gpus, int) and not layout else None)
     content, base, notes = _content(model, system, beside)
     _require_said(content, settings, layout, gpus)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
@@ -67,7 +67,7 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     raise missing
 
 
-def _content(model: str, system: str | None, beside: Beside) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+def _content(model: str, system: str | None, beside: OwnKeys) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration of a model on a system, its folder and notes."""
     content, base, notes = content_of_model(model, beside)
     if system is not None:

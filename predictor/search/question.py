@@ -16,7 +16,7 @@ from predictor.core.plan.framework_rules import FrameworkRules, rules_of
 from predictor.core.plan.loading import Loaded, in_full, prepare
 from predictor.core.plan.of_model import content_of_model
 from predictor.core.schema.finding import published
-from predictor.core.schema.inherited_keys import Beside
+from predictor.core.schema.inherited_keys import OwnKeys
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import NO_BUDGET, BudgetSection
 from predictor.core.schema.settings import GPUS, Setting, keys_of, parse_setting, with_settings
@@ -237,7 +237,7 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
     num_gpus = whole("--gpus", question.num_gpus, largest=LARGEST_RUN_GPUS)
     rules = rules_of(question.framework)
     settings = _settings(question)
-    content, base, notes = content_of_model(question.model, Beside(keys_of(settings) | DECIDED_KEYS))
+    content, base, notes = content_of_model(question.model, OwnKeys(keys_of(settings) | DECIDED_KEYS))
     content = with_settings(merged(content, _overrides(question)), settings)
     batch = _batch(question, content)
     if not content.get("system"):

@@ -10,7 +10,7 @@ from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.plan.loading import OTHER_TOOLS, on_nodes_of, other_format, read_config
 from predictor.core.schema.foreign import readers
-from predictor.core.schema.inherited_keys import NOTHING, Beside, completed, file_of
+from predictor.core.schema.inherited_keys import NOTHING, OwnKeys, completed, file_of
 from predictor.core.schema.input_kind import HUB, HUGECTR, TRAINERS, is_model_id, part_of_file
 from predictor.core.schema.presets import preset_names, spelled
 
@@ -62,7 +62,7 @@ def _unknown(model: str) -> str:
 
 
 def content_of_model(
-    model: str | dict[str, Any], beside: Beside = NOTHING
+    model: str | dict[str, Any], beside: OwnKeys = NOTHING
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a model stands for, the folder its paths start from, and notes on its files.
 

@@ -11,7 +11,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.plan import short_config
 from predictor.core.plan.loading import Loaded, of_trainer, on_nodes_of, prepare, read_config
 from predictor.core.schema.finding import short_form_system
-from predictor.core.schema.inherited_keys import Beside, completed
+from predictor.core.schema.inherited_keys import OwnKeys, completed
 
 
 class Configuration(NamedTuple):
@@ -89,7 +89,7 @@ def completed_form(configuration: Configuration, said: Collection[str] = ()) -> 
     if short_config.is_short(content):
         expanded = short_config.expand(content)  # which checks its keys
         content = {**expanded, "system": str(short_form_system(content, configuration.base))}
-    content, notes = completed(content, configuration.base, Beside(said))
+    content, notes = completed(content, configuration.base, OwnKeys(said))
     return configuration._replace(content=content, notes=(*configuration.notes, *told, *notes))
 
 

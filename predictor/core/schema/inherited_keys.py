@@ -39,8 +39,8 @@ def of_record(content: dict[str, Any]) -> dict[str, Any]:
     return recorded_in_full(with_preset(content))
 
 
-class Beside(NamedTuple):
-    """What is said beside the files that a configuration takes from.
+class OwnKeys(NamedTuple):
+    """Keys that a configuration sets itself, beside those that it inherits.
 
     Attributes:
         said: dotted keys that are set afterwards, so that the files may leave them open.
@@ -51,7 +51,7 @@ class Beside(NamedTuple):
     num_gpus: int | None = None
 
 
-NOTHING = Beside()
+NOTHING = OwnKeys()
 
 
 def file_of(path: Path) -> Path:
@@ -62,7 +62,7 @@ def file_of(path: Path) -> Path:
     )
 
 
-def completed(content: dict[str, Any], base: Path, beside: Beside = NOTHING) -> tuple[dict[str, Any], tuple[str, ...]]:
+def completed(content: dict[str, Any], base: Path, beside: OwnKeys = NOTHING) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a full-form configuration with the keys of its ``from`` files and of its preset, and notes on them.
 
     ``from`` names files of other tools, or models of the Hugging Face Hub (``hf:…``); later files override earlier

@@ -53,7 +53,7 @@ def left_over(traffic_us: float, window_us: float, buckets: float) -> float:
     return max(traffic_us / buckets, traffic_us - window_us * (1.0 - 1.0 / buckets))
 
 
-class Beside(NamedTuple):
+class OverlapResult(NamedTuple):
     """What traffic adds to the kernels that it runs beside.
 
     Attributes:
@@ -80,7 +80,7 @@ def _added_us(traffic_us: float, window_us: float, buckets: float, factor: float
     return exposed_us, (traffic_us - exposed_us) * (1.0 - 1.0 / factor)
 
 
-def beside(traffic: Cost, window: Cost, slowdown: Slowdown = NO_SLOWDOWN, buckets: float = inf) -> Beside:
+def overlapped(traffic: Cost, window: Cost, slowdown: Slowdown = NO_SLOWDOWN, buckets: float = inf) -> OverlapResult:
     """Return what traffic adds to the tasks that it runs beside.
 
     A short window makes the upper end. The kernels' part has the slowdown's interval.
@@ -88,17 +88,17 @@ def beside(traffic: Cost, window: Cost, slowdown: Slowdown = NO_SLOWDOWN, bucket
     us, slowed_us = _added_us(traffic.us, window.us, buckets, slowdown.factor)
     low_us, slowed_low_us = _added_us(traffic.low_us, window.high_us, buckets, slowdown.low)
     high_us, slowed_high_us = _added_us(traffic.high_us, window.low_us, buckets, slowdown.high)
-    return Beside(
+    return OverlapResult(
         Cost(us, low_us, high_us, traffic.source),
         Cost(slowed_us, min(slowed_us, slowed_low_us), max(slowed_us, slowed_high_us), traffic.source),
     )
 
 
 def added_us(traffic_us: float, window_us: float, buckets: float, slowdown: Slowdown) -> float:
-    """Return ``beside(...).added.us`` of plain numbers."""
+    """Return ``overlapped(...).added.us`` of plain numbers."""
     return sum(_added_us(traffic_us, window_us, buckets, slowdown.factor))
 
 
 def exposed(traffic: Cost, window: Cost, buckets: float = inf) -> Cost:
     """Return what traffic adds to tasks that it does not slow."""
-    return beside(traffic, window, buckets=buckets).exposed
+    return overlapped(traffic, window, buckets=buckets).exposed

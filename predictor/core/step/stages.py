@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from predictor.core.costs.cost import ZERO, Cost, Source, total
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.host import launch_cost, waiting
-from predictor.core.step.overlap import beside, without_part
+from predictor.core.step.overlap import overlapped, without_part
 from predictor.core.step.task_times import contention_slowdown, time_overlaps
 from predictor.core.step.task_times import time_tasks as time_tasks
 from predictor.core.step.update import time_update
@@ -168,9 +168,9 @@ def time_pass(
     if not overlaps:
         return PassTime(device, traffic, ZERO, {})
     elsewhere = total([*traffic.values(), time_tasks(system, apart)]) if apart else total(traffic.values())
-    beside = time_overlaps(system, without_part(device, elsewhere), overlaps)
-    whole = device + total(beside.exposed.values()) + beside.slowed
-    return PassTime(whole, _merged(traffic, beside.exposed), ZERO, beside.hidden)
+    overlap_time = time_overlaps(system, without_part(device, elsewhere), overlaps)
+    whole = device + total(overlap_time.exposed.values()) + overlap_time.slowed
+    return PassTime(whole, _merged(traffic, overlap_time.exposed), ZERO, overlap_time.hidden)
 
 
 def _timed(system: PublishedSystem, tasks: PassTasks, apart: Sequence[Task] = ()) -> PassTime:
@@ -295,12 +295,12 @@ class _Timer:
             window = total(
                 step_pass.cost for chunk in chunks for step_pass in (chunk.recompute, chunk.backward, chunk.weight)
             )
-            added = beside(reduction, window, contention_slowdown(system, end.reduction), end.buckets)
+            added = overlapped(reduction, window, contention_slowdown(system, end.reduction), end.buckets)
             late, slowed = added.added, added.slowed
         if step.overlap_parameter_gather and end.gather:
             whole = gather
             window = total(chunk.forward.cost for chunk in chunks)
-            added = beside(whole, window, contention_slowdown(system, end.gather), end.buckets)
+            added = overlapped(whole, window, contention_slowdown(system, end.gather), end.buckets)
             gather, hidden_gather = added.added, without_part(whole, added.exposed)
         return StageTime(
             num_layers=stage.num_layers,

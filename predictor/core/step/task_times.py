@@ -8,7 +8,7 @@ from typing import NamedTuple
 from predictor.core.costs.cost import ZERO, Cost, Source
 from predictor.core.costs.interference import NO_SLOWDOWN, Call, Slowdown, calibrated_slowdown, slowdown
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.step.overlap import beside, shorter_cost, without_part
+from predictor.core.step.overlap import overlapped, shorter_cost, without_part
 from predictor.core.workload.tasks import Overlap, Part, Task
 
 
@@ -76,7 +76,7 @@ def time_overlaps(system: PublishedSystem, computing: Cost, overlaps: Sequence[O
             continue
         traffic, behind = time_tasks(system, overlap.traffic), time_tasks(system, overlap.behind)
         slower = contention_slowdown(system, overlap.traffic) if overlap.slows else NO_SLOWDOWN
-        added = beside(traffic, shorter_cost(behind, computing), slower, overlap.buckets)
+        added = overlapped(traffic, shorter_cost(behind, computing), slower, overlap.buckets)
         within = without_part(traffic, added.exposed)
         if not overlap.own_link:
             computing = without_part(computing, _divided(within, slower))

@@ -17,7 +17,7 @@ from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.interference import Call, Slowdown, channels, slowdown
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import PublishedSystem, read_hardware, read_manifest
-from predictor.core.step.overlap import added_us, beside
+from predictor.core.step.overlap import added_us, overlapped
 from predictor.core.step.stages import time_block
 from predictor.core.timeline.graph import GraphTask, replay_graph
 from predictor.core.workload.edges import edge_block
@@ -71,7 +71,7 @@ def test_closed_form_equals_simulation(traffic: float, window: float, buckets: i
 def test_the_interval_holds_the_estimate(traffic_us: float, window_us: float, factor: float) -> None:
     traffic = Cost(traffic_us, 0.9 * traffic_us, 1.1 * traffic_us, Source.MEASURED)
     window = Cost(window_us, 0.9 * window_us, 1.1 * window_us, Source.MEASURED)
-    added = beside(traffic, window, Slowdown(factor, 1.0, 2.0 * factor - 1.0)).added
+    added = overlapped(traffic, window, Slowdown(factor, 1.0, 2.0 * factor - 1.0)).added
     assert added.low_us <= added.us + 1e-9
     assert added.us <= added.high_us + 1e-9
 
