@@ -121,7 +121,8 @@ def _experts(model: dict[str, Any]) -> int:
     latent = moe.get("latent_size")
     total += moe["num_experts"] * _ffn(model, moe["expert_ffn_hidden_size"], latent)
     if latent:
-        total += _linear(model["hidden_size"], latent) + _linear(latent, model["hidden_size"])
+        bias = model["biases"] in (True, "ffn")
+        total += _linear(model["hidden_size"], latent, bias) + _linear(latent, model["hidden_size"], bias)
     if shared := moe.get("shared_expert_ffn_hidden_size"):
         total += _ffn(model, shared) + (model["hidden_size"] if moe.get("shared_expert_gate") else 0)
     return int(total)

@@ -89,6 +89,14 @@ def test_parameters_and_flops_by_hand() -> None:
     assert gained == pytest.approx(6 * model.num_layers * per_token)
 
 
+def test_biases_of_both_projections_are_parameters() -> None:
+    """Megatron-LM builds fc1_latent_proj and fc2_latent_proj with add_bias_linear."""
+    biased = run(model={"biases": "ffn", "moe": {**MOE, "latent_size": LATENT}}).model
+    wide = run(model={"biases": "ffn"}).model
+    gained = parameters_of(biased, SPARSE).dense - parameters_of(wide, SPARSE).dense
+    assert gained == 2 * HIDDEN * LATENT + LATENT + HIDDEN
+
+
 def test_kept_tokens_are_narrow_and_so_are_the_sums_that_are_projected_back() -> None:
     narrow, wide = (kept_of(of, SPARSE) for of in (NARROW, WIDE))
     moved = 2 * TOKENS * (TOP_K * (HIDDEN - LATENT) - LATENT)
