@@ -27,6 +27,7 @@ from predictor.core.workload.layout import Layout
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import (
     AttentionKernel,
+    Conditions,
     GemmRecipe,
     GraphModule,
     OffloadModule,
@@ -159,6 +160,8 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "host_simd": (False,),
     "pinned_offload": (False,),
     "offload_activation_layers": (1,),
+    "host_slowdown": (2.0,),
+    "conditions": (Conditions.TUNED, Conditions.ORDINARY),
     "offload_modules": ((OffloadModule.CORE_ATTENTION,),),
     "lora": (
         None,

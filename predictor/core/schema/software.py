@@ -66,7 +66,8 @@ def said_in_full(content: dict[str, Any]) -> dict[str, Any]:
 
     Which attention runs follows from the software that it names, and from the GPU.
     """
-    sections = {name: merged(keys, content.get(name) or {}) for name, keys in PLAIN.items()}
+    own = {**PLAIN, "training": {**PLAIN["training"], "framework": str(Framework.PYTORCH)}}
+    sections = {name: merged(keys, content.get(name) or {}) for name, keys in own.items()}
     if "attention_kernel" not in (content.get("training") or {}):
         del sections["training"]["attention_kernel"]
     if "model" not in content:
@@ -137,7 +138,7 @@ def with_software(
     usual = _switches(framework, sections, instruction)
     usual["training"][PRECISION] = precision
     if named is None:
-        usual["training"]["conditions"] = ORDINARY
+        usual["training"] |= {"framework": str(framework), "conditions": ORDINARY}
     whole = {**content, **{name: {**usual[name], **keys} for name, keys in sections.items()}}
     if framework is Framework.PYTORCH:
         whole["training"].pop("framework", None)
@@ -145,6 +146,6 @@ def with_software(
         f"{name}.{key}": value
         for name in SECTIONS
         for key, value in usual[name].items()
-        if key not in sections[name] and value != PLAIN[name].get(key)
+        if key not in sections[name] and key != "framework" and value != PLAIN[name].get(key)
     }
     return whole, Taken(framework, named is not None, keys) if keys else None

@@ -52,16 +52,9 @@ def host_stacks() -> Stacks:
     return Stacks.model_validate(read_mapping(DATA))
 
 
-def _framework(run: TrainingRun) -> Framework | None:
-    """Return whose modules run: only Megatron-LM's add weight gradients in the products that make them."""
-    is_megatron = run.framework is None and run.fused_gradient_accumulation
-    return Framework.MEGATRON_LM if is_megatron else run.framework
-
-
 def stack_name(run: TrainingRun) -> str:
     """Return the name of a run's stack; a program of one's own is plain PyTorch."""
-    framework = _framework(run)
-    name = PLAIN if framework is None else host_stacks().frameworks.get(framework, PLAIN)
+    name = PLAIN if run.framework is None else host_stacks().frameworks.get(run.framework, PLAIN)
     is_todays = run.precision == "bf16" or run.gemm_recipe is not None
     return name if is_todays or name != TRANSFORMER_ENGINE else PLAIN
 
@@ -87,8 +80,7 @@ def slowdown(run: TrainingRun) -> float:
     """Return how much longer launches take than those of one undisturbed process: as measured, else by framework."""
     if run.host_slowdown is not None:
         return run.host_slowdown
-    framework = _framework(run)
-    return 1.0 if framework is None else host_stacks().slowdown.get(framework, 1.0)
+    return 1.0 if run.framework is None else host_stacks().slowdown.get(run.framework, 1.0)
 
 
 def step_work(run: TrainingRun, tensors: float) -> tuple[float, float]:

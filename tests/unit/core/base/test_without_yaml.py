@@ -42,7 +42,8 @@ def time_us(content: dict[str, object]) -> float:
 
 
 def test_without_a_layout_it_is_the_fastest_of_a_search(capsys: pytest.CaptureFixture[str]) -> None:
-    found = search("llama3-8b", 64, global_batch_size=256, system="H100", top=1, framework="megatron").layouts[0]
+    asked: dict[str, Any] = {"global_batch_size": 256, "system": "H100", "top": 1, "framework": "megatron"}
+    found = search("llama3-8b", 64, **asked, changes=["training.conditions=ordinary"]).layouts[0]
     content = answered(capsys, *LLAMA)
     assert time_us(content) == found.step.us
     said = " ".join(map(str, content["notes"]))  # type: ignore[call-overload]

@@ -69,6 +69,6 @@ def test_the_report_says_what_waiting_takes() -> None:
     alone, many = predict(content(1)).to_dict()["slowest_rank"], predict(content(64)).to_dict()["slowest_rank"]
     assert alone == {"ranks": 1, "slowdown": 1.0, "time_us": 0.0}
     none = predict(content(64, rank_spread=1e-6))
-    added = predict(content(64)).step.us - none.step.us
+    added = predict(content(64)).modelled_us - none.modelled_us
     assert many["time_us"] == pytest.approx(added, rel=0.1)
     assert "Slowest of 64 GPUs" in predict(content(64)).text()

@@ -46,7 +46,7 @@ LLAMA = Transformer(
     vocab_size=32000,
     fused_side_kernels=True,
 )
-EXPERTS = MixtureOfExperts(num_experts=8, experts_per_token=2, expert_ffn_hidden_size=512)
+EXPERTS = MixtureOfExperts(num_experts=8, experts_per_token=2, expert_ffn_hidden_size=512, load_imbalance=1.0)
 RUN = TrainingRun(
     model=LLAMA,
     layout=Layout(2, 2, 4, 4),

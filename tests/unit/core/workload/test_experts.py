@@ -19,6 +19,7 @@ from predictor.core.plan.loading import prepare
 from predictor.core.rows import Kind
 from predictor.core.step.stages import time_block
 from predictor.core.workload.expert_exchange import ExpertDispatcher, visited
+from predictor.core.workload.host_stack import layer_work, slowdown
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, GraphModule, RecomputeModule
 from predictor.core.workload.switches import Ffn
@@ -37,7 +38,7 @@ ROW_BYTES = HIDDEN * 2
 
 
 def content(**sections: dict[str, Any]) -> dict[str, Any]:
-    moe = {"num_experts": EXPERTS, "experts_per_token": TOP_K, "expert_ffn_hidden_size": WIDTH}
+    moe = {"num_experts": EXPERTS, "experts_per_token": TOP_K, "expert_ffn_hidden_size": WIDTH, "load_imbalance": 1.0}
     model = {
         "num_layers": 4,
         "hidden_size": HIDDEN,
@@ -200,7 +201,7 @@ def test_the_host_launches_experts_once_it_has_counted_their_tokens() -> None:
     block = layer_block(RUN, SPARSE)
     assert block.host is not None
     assert [task.name for task in block.host.counted] == ["expert_up", "expert_down"]
-    assert block.host.counted_launches == pytest.approx(2 * HELD * (1 + KEPT_PER_EXPERT[0]))
+    assert block.host.counted_launches == pytest.approx(slowdown(RUN) * 2 * HELD * (1 + KEPT_PER_EXPERT[0]))
     counted_us = 10.0 * sum(task.times for task in block.host.counted)  # a call takes 10 µs there
     system = unit_system(launch_forward_us=(counted_us + 25.0) / block.host.counted_launches)
     # The pass as a whole is longer than its launches, the counted tasks are shorter than theirs.
@@ -224,15 +225,16 @@ def test_graphs_of_modules_launch_what_they_hold() -> None:
         return layer_launches(captured, kind, forward_pass(captured, kind))
 
     forward = forward_pass(RUN, SPARSE)
+    slow, (own, _) = slowdown(RUN), layer_work(RUN)
     eager, router = launches(SPARSE), launches(SPARSE, GraphModule.MOE_ROUTER)
     held = sum(task.launches for task in forward.tasks if task.name in ("router", "router_projection"))
-    assert router == pytest.approx(eager - held + 1)
+    assert router == pytest.approx(eager - slow * (held - 1))
     most = launches(SPARSE, GraphModule.ATTENTION, GraphModule.MOE_ROUTER, GraphModule.MOE_PREPROCESS)
     experts = sum(
         task.launches for task in forward.tasks if task.name.startswith("expert_") or task.name == "fused_gate"
     )
     traffic = sum(task.launches for task in forward.tasks if task.part is Part.EXPERT_PARALLEL)
-    assert most == pytest.approx(experts + traffic + 5 + 2)
+    assert most == pytest.approx(slow * (experts + traffic + own / 2 + 2))
     assert layer_block(replace(RUN, cuda_graphs=True), SPARSE).host is None
     assert launches(DENSE, GraphModule.MOE) == launches(DENSE)
 

@@ -37,7 +37,7 @@ def run(**parallelism: Any) -> TrainingRun:
             "sequence_length": 2048,
             "vocab_size": 1024,
             "activation": "swiglu",
-            "moe": {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 1024},
+            "moe": {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 1024, "load_imbalance": 1.0},
         },
         "parallelism": {
             "tensor_parallel_size": 4,

@@ -32,7 +32,7 @@ from tests.unit.core.workload.test_experts import (
 from tests.unit.core.workload.test_experts import streamed as bytes_of
 
 LATENT = 512
-MOE = {"num_experts": EXPERTS, "experts_per_token": TOP_K, "expert_ffn_hidden_size": WIDTH}
+MOE = {"num_experts": EXPERTS, "experts_per_token": TOP_K, "expert_ffn_hidden_size": WIDTH, "load_imbalance": 1.0}
 WIDE = run()
 NARROW = run(model={"moe": {**MOE, "latent_size": LATENT}})
 
@@ -117,7 +117,7 @@ def test_arguments_of_megatron_and_a_latent_width_that_is_none(tmp_path: Path) -
     arguments |= {"moe-latent-size": LATENT, "micro-batch-size": 1, "vocab-size": 32000, "swiglu": True}
     path = tmp_path / "run.args"
     path.write_text(" ".join(f"--{key}" if value is True else f"--{key} {value}" for key, value in arguments.items()))
-    assert read_any(path).content["model"]["moe"] == {**MOE, "latent_size": LATENT}
+    assert read_any(path).content["model"]["moe"] | {"load_imbalance": 1.0} == {**MOE, "latent_size": LATENT}
     with pytest.raises(ConfigError, match="latent_size is 2048; it is a width below hidden_size, 2048"):
         run(model={"moe": {**MOE, "latent_size": HIDDEN}})
 

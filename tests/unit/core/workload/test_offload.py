@@ -194,12 +194,12 @@ def test_offloaded_layers_keep_two_layers_activations() -> None:
 def test_copies_of_activations_hide_until_they_are_longer_than_computing() -> None:
     none = predicted()
     hidden = predicted(offload_activation_layers=1)
-    assert hidden.step.us == pytest.approx(none.step.us)
+    assert hidden.modelled_us == pytest.approx(none.modelled_us)
     assert hidden.stages[0].whole.forward.hidden[Part.HOST_LINK].us > 0.0
     exposed = predicted(offload_activation_layers=16, cluster={"host_gb_per_s": 5.0})
     (parts,) = stage_parts(exposed)
     assert parts.host_link_us > 0.0
-    assert exposed.step.us == pytest.approx(none.step.us + parts.host_link_us)
+    assert exposed.modelled_us == pytest.approx(none.modelled_us + parts.host_link_us)
     assert parts.step_us == pytest.approx(exposed.step.us)
     layer = memory(none).activations / 16
     copies = 2 * 4 * 16 * HostCopyRegressor(5.0).answer(PINNED_COPY, Direction.FORWARD, (int(layer),)).us
@@ -210,7 +210,7 @@ def test_copies_of_activations_hide_until_they_are_longer_than_computing() -> No
 def test_offloading_is_spans_of_the_step() -> None:
     found = predicted(offload_activation_layers=16, offload_optimizer=1.0, cluster={"host_gb_per_s": 20.0})
     graph = replay_graph(step_graph(found))
-    assert graph.makespan_us == pytest.approx(found.step.us)
+    assert graph.makespan_us == pytest.approx(found.modelled_us)
     assert {span.name for span in graph.spans if span.stream == Stream.OPTIMIZER} == {
         "gradients to host",
         "update on the host",
