@@ -26,12 +26,13 @@ class Section(BaseModel):
 
 
 def section_keys(section: type) -> dict[str, Any]:
-    """Return the keys of a section, each with its type.
+    """Return the keys of a section, each with its type; those that it must have first.
 
     Sizes of the model's parts are frozen dataclasses, which the sections above check as they are read.
     """
     if issubclass(section, BaseModel):
-        return {name: field.annotation for name, field in section.model_fields.items()}
+        ordered = sorted(section.model_fields.items(), key=lambda named: not named[1].is_required())
+        return {name: field.annotation for name, field in ordered}
     assert is_dataclass(section)
     hints = get_type_hints(section)
     return {field.name: hints[field.name] for field in fields(section)}

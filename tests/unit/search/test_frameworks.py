@@ -51,7 +51,7 @@ def test_every_candidate_has_the_time_and_memory_of_a_prediction(framework: str,
     assert len(candidates) > 50
     for plan in candidates[:: max(1, len(candidates) // 120)]:
         prediction = predict(space.run(plan), asked.system)
-        assert timer.step_us(plan) == pytest.approx(prediction.step.us, rel=1e-9), plan
+        assert timer.step_us(plan) == pytest.approx(prediction.modelled_us, rel=1e-9), plan
         assert footprints.memory_bytes(plan) == pytest.approx(max(m.total for m in step_memory(prediction.tasks)))
         assert timer.bound_us(plan) <= timer.step_us(plan) * (1 + 1e-9), plan
 
@@ -127,7 +127,7 @@ def test_optimizer_states_go_to_the_host_where_nothing_else_fits() -> None:
     written = configuration(answer, answer.winners[0])
     assert written["training"]["offload_optimizer"] == 1.0
     loaded = prepare(written, Path.cwd())
-    assert predict(loaded.run, loaded.system).step.us == pytest.approx(answer.winners[0].ranked.step_us, rel=1e-9)
+    assert predict(loaded.run, loaded.system).modelled_us == pytest.approx(answer.winners[0].ranked.step_us, rel=1e-9)
     with pytest.raises(NoLayoutError, match="no layout fits"):
         search(preset_problem("torchtitan", "llama3-70b", 8), 1)
 
@@ -161,7 +161,7 @@ def test_the_winner_is_a_configuration_that_predicts_the_same(framework: str, mo
     for winner in answer.winners:
         loaded = prepare(configuration(answer, winner), Path.cwd())
         assert loaded.run == winner.prediction.run
-        assert predict(loaded.run, loaded.system).step.us == pytest.approx(winner.ranked.step_us, rel=1e-9)
+        assert predict(loaded.run, loaded.system).modelled_us == pytest.approx(winner.ranked.step_us, rel=1e-9)
 
 
 @pytest.mark.parametrize("model", ["llama3-8b", "mixtral-8x7b"])

@@ -25,7 +25,7 @@ def loaded_run(**parallelism: Any) -> Loaded:
 
 def placed(loaded: Loaded) -> tuple[LayoutRank, SearchProblem]:
     problem = problem_around(loaded)
-    step_us = predict(loaded.run, loaded.system).step.us
+    step_us = predict(loaded.run, loaded.system).modelled_us
     first = search(problem, 1).ranking.best[0].step_us
     return layout_rank(problem, loaded.run, step_us, first), problem
 

@@ -109,7 +109,11 @@ def test_a_step_with_adapters_is_faster_and_smaller(zero_stage: int) -> None:
 
 
 MOE = MixtureOfExperts(
-    num_experts=8, experts_per_token=2, expert_ffn_hidden_size=512, shared_expert_ffn_hidden_size=256, load_imbalance=1.0
+    num_experts=8,
+    experts_per_token=2,
+    expert_ffn_hidden_size=512,
+    shared_expert_ffn_hidden_size=256,
+    load_imbalance=1.0,
 )
 SPARSE_MODEL, SPARSE = replace(MODEL, experts=MOE), LayerKind(ffn=Ffn.EXPERTS)
 OF_EXPERT = (1024 + 2 * 512) + (512 + 1024)
