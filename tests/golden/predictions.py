@@ -25,6 +25,7 @@ from tests.golden.documents import Sections, changed_hardware, comparison, predi
 from tests.golden.interface import interface
 
 INTERFACE = "documented Python interface"
+RECOMMENDER = "recommender"  # whose prediction is of the model alone in any case
 MODEL_ONLY = "--model-only"  # what published runs took beyond it follows from a file that new rows change
 STORED = Path(__file__).with_name("stored")
 REDUCED: dict[str, Callable[[dict[str, Any]], Sections]] = {
@@ -75,7 +76,7 @@ def predicted(configuration: Configuration, folder: Path, fp32: Path) -> Section
 
     config.write_text(placed(yaml.safe_dump(configuration.content, allow_unicode=True)), encoding="utf-8")
     words = configuration.command.split()
-    answer = run([*(placed(word) for word in words), MODEL_ONLY])
+    answer = run([*map(placed, words), *([] if configuration.name.startswith(RECOMMENDER) else [MODEL_ONLY])])
     if "TRACE" in words:
         answer = traced.read_text(encoding="utf-8")
     sections: Sections = rounded(REDUCED[words[0]](json.loads(answer)))
