@@ -3,7 +3,7 @@
 It writes ``predictor/core/step/discrepancy.yaml``, of which points and intervals are made. The coverage that it prints
 is of sources (a publication with all its rows) that took no part; ``python -m tests.accuracy.report`` lists them.
 
-The log of measured over modelled time is a sum of terms (of all runs, of the framework, of the generation of GPUs, of
+The log of measured over modelled time is a sum of terms (of all runs, of the framework, of the tables of the GPU, of
 the kind of run), of the deviation of its source, and of what remains. Terms and sources are random effects: variances
 are found by maximum marginal likelihood, with a Student distribution of the sources, so that one that errs wildly
 neither moves the others nor is forgotten (Gelman et al. 2013, Bayesian Data Analysis, chapters 5 and 17). The
@@ -34,8 +34,8 @@ from predictor.core.step.discrepancy import (
     ALL,
     DATA,
     FRAMEWORK,
-    GENERATION,
     ORDINARY,
+    TABLES,
     UNMEASURED,
     DiscrepancyModel,
     Runs,
@@ -55,7 +55,7 @@ FEWEST_SOURCES = 3  # of a framework that has a deviation between sources of its
 FREEDOM = 4.0  # degrees of freedom of the sources' Student distribution, and weight of the common deviation
 # Deviations of terms that are alone of their kind, so that no variance can be found for them: as wide as a guess.
 SINGLE = {ALL: 0.1, ORDINARY: 0.2, UNMEASURED: 0.2}
-VARIANCES = ("framework", "generation", "kind", "source", "within", "host", "ordinary", "operators")
+VARIANCES = ("framework", "tables", "kind", "source", "within", "host", "ordinary", "operators")
 # Beforehand: a deviation of about 7 %, within a factor of two; ordinary runs apart twice as far as tuned ones; a
 # quarter of the variance of operators' own intervals.
 START, SPREAD = log(0.07), 0.7
@@ -106,7 +106,7 @@ def judged_rows(folder: Path) -> Iterator[Row]:
             source=step.source,
             ordinary=step.ordinary,
             framework=run.framework,
-            terms=terms_of(run, system.gpu, system.has_own_operators, step.ordinary),
+            terms=terms_of(run, system, step.ordinary),
             groups=step.groups,
             same_as=repr(step.config),
             miss=log(step.seconds * 1e6 / modelled.modelled_us),
@@ -166,7 +166,7 @@ def _design(rows: Sequence[Row]) -> Design:
 
 def _prior(names: Sequence[str], deviations: Mapping[str, float]) -> Array:
     """Return the variance of every term before any run."""
-    words = {FRAMEWORK: "framework", GENERATION: "generation"}
+    words = {FRAMEWORK: "framework", TABLES: "tables"}
     given = []
     for name in names:
         group = next((group for word, group in words.items() if name.startswith(word)), "kind")
@@ -289,7 +289,7 @@ def model_of(rows: Sequence[Row], found: Fitted, low: float, high: float) -> Dis
         means={name: round(float(mean), 4) for name, mean in zip(found.design.names, found.means, strict=True)},
         covariance=tuple(triangle),
         new_framework=deviations["framework"],
-        new_generation=deviations["generation"],
+        new_tables=deviations["tables"],
         sources={name: round(value, 4) for name, value in _between_sources(found, rows).items()},
         within=deviations["within"],
         host=deviations["host"],

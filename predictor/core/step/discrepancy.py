@@ -3,9 +3,9 @@
 A model of kernels, traffic and launches leaves out gaps between kernels, allocators, data loading, logging and uneven
 work. Steps that others published say how much that is. ``discrepancy.yaml`` has a hierarchical linear model of the log
 of measured over modelled time, fitted to them by ``training/fitting/discrepancy.py``: one term for all runs, one for
-each framework, generation of GPUs and kind of run, each as far from zero as its runs say and no farther; beside them
-the deviation between sources of one kind, that between runs of one source, and what the host of an unknown node adds.
-Point and interval of a step both follow from it (docs/adr/0038-model-discrepancy.md).
+each framework, kind of run and generation of GPUs (whose tables others measured), each as far from zero as its runs say
+and no farther; beside them the deviation between sources of one kind, that between runs of one source, and what the
+host of an unknown node adds. Point and interval of a step both follow from it (docs/adr/0038-model-discrepancy.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ DATA = Path(__file__).with_suffix(".yaml")
 # The same kernel twice on the A100 of the measured tables differs by 3.0 %: no interval's end is nearer.
 RUN_NOISE = 0.03
 ALL, ORDINARY, UNMEASURED = "all", "ordinary", "unmeasured GPU"
-FRAMEWORK, GENERATION = "framework ", "generation "
+FRAMEWORK, TABLES = "framework ", "tables "
+OF_THE_CLUSTER = f"{TABLES}of the cluster"  # on which every operator of a step was measured, not a few by others
 GENERATIONS = {
     "Volta": ("NVIDIAV100", "Tesla"),
     "Ampere": ("NVIDIAA100", "NVIDIAA800"),
@@ -90,7 +91,7 @@ class DiscrepancyModel(BaseModel):
     means: dict[str, float] = Field(description="expected terms, by name")
     covariance: tuple[tuple[float, ...], ...] = Field(description="of the terms, in their order; the lower triangle")
     new_framework: float = Field(gt=0, description="deviation of the term of a framework without runs")
-    new_generation: float = Field(gt=0, description="of a generation of GPUs without runs")
+    new_tables: float = Field(gt=0, description="of the term of tables of a generation of GPUs without runs")
     sources: dict[str, float] = Field(description="between sources, by framework, and of any other")
     within: float = Field(gt=0, description="between runs of one source")
     ordinary: float = Field(gt=0, description="both deviations of ordinary runs, over those of tuned ones")
@@ -119,7 +120,7 @@ class DiscrepancyModel(BaseModel):
         """Return how uncertain that expectation is, as a variance."""
         known = [name for name in terms if name in self.places]
         together = sum(self._covariance(one, other) for one in known for other in known)
-        new = {FRAMEWORK: self.new_framework, GENERATION: self.new_generation}
+        new = {FRAMEWORK: self.new_framework, TABLES: self.new_tables}
         return together + sum(
             deviation**2 for word, deviation in new.items() if not any(name.startswith(word) for name in known)
         )
@@ -150,13 +151,12 @@ def discrepancy_model() -> DiscrepancyModel:
     return DiscrepancyModel.model_validate(read_mapping(DATA))
 
 
-def terms_of(run: TrainingRun, gpu: str, is_measured: bool, ordinary: bool) -> tuple[str, ...]:
+def terms_of(run: TrainingRun, system: PublishedSystem, ordinary: bool) -> tuple[str, ...]:
     """Return the terms of a run.
 
     Args:
         run: that is predicted.
-        gpu: that it runs on.
-        is_measured: operators were measured on that GPU.
+        system: that it runs on.
         ordinary: it is no tuned benchmark.
     """
     has = {
@@ -164,10 +164,11 @@ def terms_of(run: TrainingRun, gpu: str, is_measured: bool, ordinary: bool) -> t
         "experts": run.model.experts is not None,
         "low precision": run.gemm_recipe is not None,
         "adapters": run.lora is not None,
-        UNMEASURED: not is_measured,
+        UNMEASURED: not system.has_own_operators,
         f"{FRAMEWORK}{run.framework}": run.framework is not None,
     }
-    return (ALL, *(name for name, is_so in has.items() if is_so), f"{GENERATION}{generation(gpu)}")
+    tables = OF_THE_CLUSTER if system.is_measured_whole else f"{TABLES}{generation(system.gpu)}"
+    return (ALL, *(name for name, is_so in has.items() if is_so), tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,7 @@ def discrepancy(
     if conditions is Conditions.MODEL or system.hardware.calibration is not None or not is_gpu:
         return None
     model, ordinary = model or discrepancy_model(), conditions is Conditions.ORDINARY
-    terms, other = (terms_of(run, system.gpu, system.has_own_operators, each) for each in (ordinary, not ordinary))
+    terms, other = (terms_of(run, system, each) for each in (ordinary, not ordinary))
     deviation = deviation_of(model, terms, run.framework, host_share, operators)
     mean = model.mean(terms)
     return Discrepancy(

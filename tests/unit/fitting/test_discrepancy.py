@@ -20,7 +20,7 @@ def rows_of(
 ) -> list[Row]:
     """Return rows of one source, 3 % apart."""
     draws = np.random.default_rng(seed).normal(mean, 0.03, count)
-    terms = (ALL, *((ORDINARY,) if ordinary else ()), f"{FRAMEWORK}{framework}", "generation Hopper")
+    terms = (ALL, *((ORDINARY,) if ordinary else ()), f"{FRAMEWORK}{framework}", "tables Hopper")
     return [
         Row(source, ordinary, framework, terms, ("group",), f"{source} {i}", float(miss), 0.0, 0.02, 8 * (i + 1))
         for i, miss in enumerate(draws)

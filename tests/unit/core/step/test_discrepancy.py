@@ -16,10 +16,12 @@ from predictor import predict, search
 from predictor.__main__ import main
 from predictor.core.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.core.costs.cost import Cost, Source
+from predictor.core.costs.published import open_system
 from predictor.core.plan.loading import Loaded, prepare
 from predictor.core.step.breakdown import stage_parts
 from predictor.core.step.discrepancy import (
     ALL,
+    OF_THE_CLUSTER,
     ORDINARY,
     RUN_NOISE,
     UNMEASURED,
@@ -74,14 +76,16 @@ def test_every_published_gpu_has_a_generation_and_the_tuned_frameworks_have_rows
 
 def test_a_run_has_the_terms_of_its_kind() -> None:
     run, system, *_ = loaded(framework="torchtitan", gemm_recipe="fp8_tensorwise")
-    assert terms_of(run, system.gpu, True, False) == (
+    assert terms_of(run, system, False) == (
         ALL,
         "low precision",
         "framework torchtitan",
-        "generation Hopper",
+        "tables Hopper",
     )
     plain = replace(run, framework=None, gemm_recipe=None)
-    assert terms_of(plain, "Tesla V100", False, True) == (ALL, ORDINARY, UNMEASURED, "generation Volta")
+    volta, cluster = (open_system(REGRESSORS_FOLDER / name, "fp16") for name in ("V100", "Vista"))
+    assert terms_of(plain, volta, True) == (ALL, ORDINARY, UNMEASURED, "tables Volta")
+    assert terms_of(plain, cluster, False) == (ALL, OF_THE_CLUSTER)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def _with(system: Any, hardware: Any) -> Any:
     """Return what ``discrepancy`` reads of a system, with other hardware."""
 
     class Other:
-        gpu, has_own_operators = system.gpu, True
+        gpu, has_own_operators, is_measured_whole = system.gpu, True, False
 
     other = Other()
     other.hardware = hardware  # type: ignore[attr-defined]
@@ -134,7 +138,7 @@ def test_point_and_interval_come_from_one_distribution() -> None:
     assert step.us == pytest.approx(100.0 * exp(told.log_mean))
     assert (step.low_us, step.high_us) == pytest.approx((100.0 * exp(told.low_log), 100.0 * exp(told.high_log)))
     run, system, *_ = loaded(framework="nemo")
-    terms = terms_of(run, system.gpu, True, False)
+    terms = terms_of(run, system, False)
     deviation = deviation_of(MODEL, terms, run.framework, 0.0, 0.05)
     assert told.log_mean == pytest.approx(sum(MODEL.means[name] for name in terms))
     assert told.low_log == pytest.approx(told.log_mean + MODEL.low * deviation)
@@ -152,11 +156,9 @@ def test_less_evidence_makes_a_wider_interval() -> None:
     assert width(framework="nemo", operators=0.3) > known
     assert width(framework="nemo", host_share=0.5) > known
     assert width(framework="deepspeed", conditions="tuned") > known
-    terms = (ALL, "generation Hopper")
+    terms = (ALL, "tables Hopper")
     assert MODEL.variance((*terms, "framework nemo")) < MODEL.variance((*terms, "framework of tomorrow"))
-    assert MODEL.variance(("all", "framework nemo", "generation of tomorrow")) > MODEL.variance(
-        (*terms, "framework nemo")
-    )
+    assert MODEL.variance(("all", "framework nemo", "tables of tomorrow")) > MODEL.variance((*terms, "framework nemo"))
 
 
 def test_a_sure_update_does_not_widen_a_step() -> None:
