@@ -7,11 +7,12 @@ from pathlib import Path
 DATA_FOLDER = Path(__file__).resolve().parents[3] / "estimate_train_time" / "data"
 REGRESSORS_FOLDER = DATA_FOLDER / "regressors"
 EXAMPLES_FOLDER = DATA_FOLDER / "examples"
+SYSTEM_FILE = "system.yaml"  # of every published system
 
 
 def systems() -> list[str]:
     """Return the names of the published systems."""
-    return sorted(path.parent.name for path in REGRESSORS_FOLDER.glob("*/system.yaml"))
+    return sorted(path.parent.name for path in REGRESSORS_FOLDER.glob(f"*/{SYSTEM_FILE}"))
 
 
 def examples() -> list[str]:

@@ -23,6 +23,7 @@ from predictor.core.costs.slowest import slowest_of
 from predictor.core.costs.sustained import in_training
 from predictor.core.costs.variants import below_calibration
 from predictor.core.costs.work import STEP_PRECISIONS
+from predictor.core.hardware.hardware import System
 from predictor.core.plan import short_config
 from predictor.core.plan.cluster import clustered, notes_on
 from predictor.core.plan.to_run import to_run
@@ -205,11 +206,18 @@ def in_full(content: dict[str, Any], base: Path) -> tuple[dict[str, Any], Taken 
     said = content.get("training")
     tf32 = isinstance(said, dict) and said.get("tf32") is True
     precision = "fp32" if tf32 else _answered_precision(folder)
-    hardware = read_hardware(folder, read_manifest(folder)) if (folder / MANIFEST).is_file() else None
+    manifest = folder / MANIFEST
+    hardware = _hardware(folder, manifest.stat().st_mtime_ns) if manifest.is_file() else None
     moves_traffic = hardware is not None and hardware.links.engine == "processor"
     framework = Framework.PYTORCH if moves_traffic else Framework.MEGATRON_LM
     instruction = None if hardware is None else hardware.gpu.matrix_instruction
     return with_software(content, framework, precision, instruction)
+
+
+@lru_cache(maxsize=32)
+def _hardware(folder: Path, sealed_ns: int) -> System:
+    """Read the hardware of a published system, anew where its manifest was written again."""
+    return read_hardware(folder, read_manifest(folder))
 
 
 @lru_cache(maxsize=32)

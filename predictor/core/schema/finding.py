@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from predictor.core.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, systems
+from predictor.core.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, SYSTEM_FILE, systems
 from predictor.core.base.errors import ConfigError, nearest, same_name
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.costs.published import COLLECTIVE_FOLDER, MANIFEST, OPERATOR_FOLDER
@@ -60,7 +60,7 @@ def find_folder(name: str, base: Path) -> Path:
     if not name.strip():
         raise ConfigError(f"system is {name!r}; expected one of: {published()}")
     candidates = [base / name, DATA_FOLDER / name, REGRESSORS_FOLDER / name]
-    if name in systems():
+    if (REGRESSORS_FOLDER / name / SYSTEM_FILE).is_file():  # without listing them all
         candidates.reverse()
     for candidate in candidates:
         if candidate.is_dir():
