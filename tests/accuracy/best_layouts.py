@@ -69,11 +69,13 @@ class Compared:
 
 
 def is_explained(row: dict[str, Any], found: Compared) -> bool:
-    """Return whether a row's reason is borne out: by other products, fewer nodes, or more memory of the winner."""
+    """Return whether a row's reason is borne out: by other products, fewer nodes, larger micro-batches or more memory."""
     if row["reason"] in _file()["instead"]:
         return compared(row, instead=True).agrees
     if row["reason"] == "nodes":
         return found.winner_nodes < found.published_nodes
+    if row["reason"] == "micro-batches":
+        return found.winner.micro_batch_size > found.published.micro_batch_size
     return row["reason"] == "memory" and found.winner_gib > found.published_gib * (1.0 + LIMIT)
 
 

@@ -46,7 +46,7 @@ def test_the_makespan_of_the_graph_is_the_step(predictions: dict[str, StepTime])
     assert len(predictions) == sum(not row.command.startswith("search") for row in configurations())
     for name, prediction in predictions.items():
         graph = replay_graph(step_graph(prediction))
-        assert graph.makespan_us == pytest.approx(prediction.step.us, rel=1e-9), name
+        assert graph.makespan_us == pytest.approx(prediction.modelled_us, rel=1e-9), name
         last = graph.spans[graph.critical_path[-1]]
         assert last.stream in (Stream.OPTIMIZER, Stream.REDUCTION), name
 

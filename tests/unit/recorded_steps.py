@@ -40,7 +40,7 @@ def written(folder: Path, name: str, value: dict[str, Any]) -> StepConfig:
 
 def predicted_us(path: Path) -> float:
     run, system = load(path)
-    return predict(run, system).step.us
+    return predict(run, system).modelled_us
 
 
 def sample(step_us: float) -> StepSample:

@@ -99,9 +99,8 @@ class PublishedSystem:
         read_verified(folder, CARD, manifest)
         measured = measured_precisions(folder)
         if precision not in measured:
-            raise PublishedError(
-                f"precision is {precision}; {self.name} was measured in {', '.join(measured) or 'none'}"
-            )
+            known = ", ".join(measured) or "none"
+            raise PublishedError(f"precision is {precision}; {self.name} was measured in {known}")
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
         self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}  # at most MOST_ANSWERS, then from anew
         self.in_graphs = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from predictor.core.schema.finding import find_folder
 from predictor.core.schema.inherited_keys import of_record
 from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.prediction import Prediction, predict
+from predictor.core.workload.run_choices import Conditions
 
 FORMAT = "estimate-train-time/step-comparison/1"
 COLUMNS = (
@@ -132,7 +133,8 @@ def compare_step(record: StepRecord, system: Path) -> Comparison | None:
     predicted, reason = None, ""
     try:
         loaded = prepare({**of_record(record.configuration), "system": str(system)}, system)
-        predicted = _predicted(measured, predict(loaded.run, loaded.system))
+        # A recorded step is a bare loop: the model answers for it, without what users' runs took beyond it.
+        predicted = _predicted(measured, predict(replace(loaded.run, conditions=Conditions.MODEL), loaded.system))
     except (ConfigError, MissingKeyError, PublishedError) as error:
         reason = str(error)
     return Comparison(

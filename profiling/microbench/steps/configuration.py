@@ -98,13 +98,14 @@ def read_step(path: Path) -> StepConfig:
         if short_config.is_short(content):
             raise MeasureError(f"{path} has the short form; a step's configuration has the full form")
         content, _ = completed(content, base)
+        is_named = "framework" in (content.get("training") or {})
         config = validate(with_software(content, Framework.MEGATRON_LM, "bf16")[0])
         run = to_run(config, config.parallelism.gpus_per_node or 1)
     except (ConfigError, MissingKeyError, yaml.YAMLError) as error:
         raise MeasureError(f"{path}: {error}") from None
     refused = unsupported(run)
     if refused:
-        way_out = "" if config.training.framework else "; it is plain PyTorch, so say training.framework: pytorch"
+        way_out = "" if is_named else "; it is plain PyTorch, so say training.framework: pytorch"
         raise MeasureError(f"{path}: a recorded step does not have {', '.join(refused)}{way_out}")
     kept = {key: value for key, value in content.items() if key not in NOT_OF_THE_STEP}
     if config.training.framework is Framework.PYTORCH:  # as every recorded step; records from before the name keep on
