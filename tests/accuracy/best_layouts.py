@@ -69,7 +69,7 @@ class Compared:
 
 
 def is_explained(row: dict[str, Any], found: Compared) -> bool:
-    """Return whether a row's reason is borne out: by other products, fewer nodes, larger micro-batches or more memory."""
+    """Return whether a row's reason is borne out: other products, fewer nodes, larger micro-batches, more memory."""
     if row["reason"] in _file()["instead"]:
         return compared(row, instead=True).agrees
     if row["reason"] == "nodes":
