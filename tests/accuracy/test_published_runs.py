@@ -10,6 +10,7 @@ import pytest
 
 from predictor.core.plan.loading import prepare
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Conditions
 from predictor.evidence.published.runs import published_runs
 from predictor.evidence.published.tables import published_tables
 from predictor.evidence.verification.measured import Compared, MeasuredStep, summary
@@ -37,7 +38,7 @@ def test_every_row_is_inside_its_interval(compared: list[Compared]) -> None:
 
 def test_papers_read_by_hand_and_converted_rows_are_the_same_runs(truth: Path) -> None:
     def run_of(step: MeasuredStep) -> TrainingRun:
-        return replace(prepare(step.config, Path.cwd()).run, framework=None)
+        return replace(prepare(step.config, Path.cwd()).run, framework=None, conditions=Conditions.MODEL)
 
     groups = {"Narayanan 2021", "Korthikanti 2022"}
     rows = [step for step in published_tables(truth).steps if step.groups[0] in groups]

@@ -210,11 +210,6 @@ class PublishedSystem:
             return self.files.hardware.gpu.chip == self.hardware.gpu.chip
         return self.hardware.transfer is None or bool(self.files.names(OPERATOR_FOLDER))
 
-    @property
-    def is_measured_whole(self) -> bool:
-        """Return whether all operators and links were measured on this cluster, none transferred from another."""
-        return self.hardware.transfer is None and self.hardware.like is None
-
     def operator_donor(self) -> System | None:
         """Return the hardware of the donor of the operators of a GPU that was not measured; None if it was."""
         if self.hardware.like is not None:

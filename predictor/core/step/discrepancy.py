@@ -167,7 +167,8 @@ def terms_of(run: TrainingRun, system: PublishedSystem, ordinary: bool) -> tuple
         UNMEASURED: not system.has_own_operators,
         f"{FRAMEWORK}{run.framework}": run.framework is not None,
     }
-    tables = OF_THE_CLUSTER if system.is_measured_whole else f"{TABLES}{generation(system.gpu)}"
+    is_measured_whole = system.hardware.transfer is None and system.hardware.like is None
+    tables = OF_THE_CLUSTER if is_measured_whole else f"{TABLES}{generation(system.gpu)}"
     return (ALL, *(name for name, is_so in has.items() if is_so), tables)
 
 

@@ -20,7 +20,7 @@ from microbench.collectives.sweep import read_sweep
 from microbench.collectives.topologies import Seat, check_seats, members, offered
 from microbench.errors import MeasureError
 from microbench.table import Status, read_tables
-from predictor.core.costs.collectives import COLLECTIVES, Topology
+from predictor.core.costs.collectives import MESSAGE_PASSING, Topology
 
 ROOT = Path(__file__).resolve().parents[3]
 PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
@@ -53,7 +53,7 @@ def test_ranks_measure_and_resume(backend: str, sweep: str, tmp_path: Path) -> N
     done = collective(*words)
     assert done.returncode == 0, done.stderr
     tables = read_tables(tmp_path / "results", "collective")
-    assert {table.provenance.identity.name for table in tables} == set(COLLECTIVES)
+    assert {table.provenance.identity.name for table in tables} == set(MESSAGE_PASSING)
     assert all([row.shape for row in table.rows] == [(size, 1, 2) for size in (1024, 2048, 4096)] for table in tables)
     assert all(len(row.samples_us) == 2 and row.median_us > 0 for table in tables for row in table.rows)
     times = 0 if backend == "mpi" else 2  # of the reference kernel, before and after; ranks of MPI need no torch

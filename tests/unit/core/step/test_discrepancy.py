@@ -125,7 +125,7 @@ def _with(system: Any, hardware: Any) -> Any:
     """Return what ``discrepancy`` reads of a system, with other hardware."""
 
     class Other:
-        gpu, has_own_operators, is_measured_whole = system.gpu, True, False
+        gpu, has_own_operators = system.gpu, True
 
     other = Other()
     other.hardware = hardware  # type: ignore[attr-defined]
