@@ -32,7 +32,7 @@ def _step(shared: dict[str, Any], table: dict[str, Any], step: dict[str, Any]) -
         config[section] = {
             key: value for level in (shared, table, step) for key, value in level.get(section, {}).items()
         }
-    config["training"] |= {"framework": "megatron-lm", "conditions": "model"}
+    config["training"] |= {"framework": "megatron-lm", "conditions": "tuned"}
     num_gpus = step["num_gpus"]
     seconds = step.get("seconds") or iteration_seconds(config, num_gpus, step["tflop_per_s_per_gpu"])
     return MeasuredStep(table["name"], step["name"], seconds, num_gpus, of_record(config))
