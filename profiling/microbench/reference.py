@@ -10,17 +10,14 @@ of several ranks is compared with as many processes at once.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from typing import Any
 
-from microbench.errors import MeasureError
+from microbench.processes_at_once import answers_at_once, say, wait_for_the_others
 
 SIZES = {"cpu": 512, "cuda": 1024}
 SECONDS, SECONDS_ON_THE_WALL = 0.25, 1.0  # the latter long against the scheduler's slices, some 10 ms
-READY, GO = "ready", "go"
-TIMEOUT_S = 120.0
 
 
 def reference_us(kind: str, seconds: float = SECONDS, *, on_the_wall: bool = False) -> float:
@@ -60,31 +57,9 @@ def slowest_us(kind: str, processes: int) -> float:
     Raises:
         MeasureError: a process ended with an error.
     """
-    command = [sys.executable, "-m", "microbench.reference", kind]
-    running = [
-        subprocess.Popen([*command, str(rank)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for rank in range(processes)
-    ]
-    try:
-        for process in running:
-            if process.stdout is None or process.stdout.readline().strip() != READY:
-                raise MeasureError("the reference kernel could not be timed; its own error is above")
-        for process in running:
-            assert process.stdin is not None
-            process.stdin.write(GO + "\n")
-            process.stdin.flush()
-        return max(float(json.loads(process.communicate(timeout=TIMEOUT_S)[0])) for process in running)
-    except (ValueError, subprocess.TimeoutExpired) as error:
-        raise MeasureError(f"the reference kernel could not be timed: {error}") from None
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
+    command = (sys.executable, "-m", "microbench.reference", kind)
+    timed = answers_at_once([(*command, str(rank)) for rank in range(processes)], "the reference kernel")
+    return max(map(float, timed))
 
 
 def main() -> None:
@@ -95,9 +70,8 @@ def main() -> None:
     if kind == "cuda":
         torch.cuda.set_device(rank % torch.cuda.device_count())
     reference_us(kind, 0.0)
-    _say(READY)
-    if sys.stdin.readline().strip() == GO:
-        _say(json.dumps(reference_us(kind, SECONDS_ON_THE_WALL, on_the_wall=True)))
+    if wait_for_the_others():
+        say(json.dumps(reference_us(kind, SECONDS_ON_THE_WALL, on_the_wall=True)))
 
 
 if __name__ == "__main__":

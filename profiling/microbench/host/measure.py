@@ -14,7 +14,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import NamedTuple
 from microbench.call import Maker
 from microbench.errors import MeasureError
 from microbench.kernels import rope
+from microbench.processes_at_once import answers_at_once, say, wait_for_the_others
 from predictor.core.costs.catalogue import catalogue
 
 # cudaLaunchKernel, median of 1,029 calls in a public profile of Qwen1.5-0.5B on an H100's host (TraceLens,
@@ -33,8 +33,6 @@ SHAPE = (4, 2, 8)  # tokens, heads, width
 WARM_UP, BATCH = 200, 100
 # Containers that the collector walks through, as many as a training program holds.
 OBJECTS = 300_000
-READY, GO = "ready", "go"
-TIMEOUT_S = 120.0
 
 
 class Launches(NamedTuple):
@@ -145,28 +143,8 @@ def time_together(ranks: int, seconds: float) -> Launches:
     Raises:
         MeasureError: a process ended with an error.
     """
-    command = [sys.executable, "-m", "microbench.host.measure", str(seconds)]
-    running = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(ranks)
-    ]
-    try:
-        for process in running:
-            if process.stdout is None or process.stdout.readline().strip() != READY:
-                raise MeasureError("launches of several ranks could not be timed; a rank's own error is above")
-        for process in running:
-            assert process.stdin is not None
-            process.stdin.write(GO + "\n")
-            process.stdin.flush()
-        timed = [Launches(*json.loads(process.communicate(timeout=TIMEOUT_S)[0])) for process in running]
-    except (ValueError, TypeError, subprocess.TimeoutExpired) as error:
-        raise MeasureError(f"launches of several ranks could not be timed: {error}") from None
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    pipe.close()
+    command = (sys.executable, "-m", "microbench.host.measure", str(seconds))
+    timed = [Launches(*answer) for answer in answers_at_once([command] * ranks, "launches of several ranks")]
     return max(timed, key=lambda each: each.forward_us + each.backward_us)
 
 
@@ -194,11 +172,8 @@ def measure_host(ranks: int, seconds: float, say: Callable[[str], None]) -> Host
 def main() -> None:
     """Get ready as one rank of several, wait for the others, then print the launches."""
     time_launches(0.0)
-    sys.stdout.write(READY + "\n")
-    sys.stdout.flush()
-    if sys.stdin.readline().strip() == GO:
-        sys.stdout.write(json.dumps(time_launches(float(sys.argv[1]))) + "\n")
-        sys.stdout.flush()
+    if wait_for_the_others():
+        say(json.dumps(time_launches(float(sys.argv[1]))))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from fitting.own_tables import find_tables
 from fitting.public_tables import read_rows
 from predictor.core.workload.architecture import MixtureOfExperts
 from predictor.core.workload.expert_exchange import visited
+from tests.unit.fitting.written_tables import written as write_table
 
 ORIGIN = "# NVIDIA H100 80GB HBM3; github:somebody/tables (Apache-2.0); forward only\n"
 DEEPEP = (
@@ -19,9 +20,7 @@ DEEPEP = (
 
 
 def written(folder: Path, name: str, text: str, origin: str = ORIGIN) -> Path:
-    path = folder / f"{name}.csv"
-    path.write_text(origin + text, encoding="utf-8")
-    return path
+    return write_table(folder, name, text, origin)
 
 
 def test_an_exchange_sends_a_copy_to_each_rank_or_node_with_an_expert_of_the_token(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from fitting.pipeline import fit_all
 from fitting.public_tables import read_rows
 from fitting.systems import read_system
 from predictor.core.costs.operator import Direction
+from tests.unit.fitting.written_tables import written as write_table
 
 SYSTEMS = Path(__file__).parents[3] / "training/systems"
 ORIGIN = "# AMD MI300X; github:somebody/tables (MIT); forward_us, backward_us: means of 100 runs\n"
@@ -24,9 +25,7 @@ ATTENTION = (
 
 
 def written(folder: Path, name: str, text: str, origin: str = ORIGIN) -> Path:
-    path = folder / f"{name}.csv"
-    path.write_text(origin + text, encoding="utf-8")
-    return path
+    return write_table(folder, name, text, origin)
 
 
 def test_a_linear_layer_has_both_directions_and_no_casts(tmp_path: Path) -> None:
