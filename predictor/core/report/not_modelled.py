@@ -13,10 +13,15 @@ AS_RUN = {Conditions.TUNED: "as tuned benchmarks run", Conditions.ORDINARY: "as 
 
 
 def times_us(prediction: Prediction) -> dict[Conditions, float]:
-    """Return the step under both conditions, in microseconds; empty where the model alone answers."""
-    found = prediction.discrepancy
+    """Return the step under both conditions, in microseconds; empty where the model alone answers.
+
+    Of experts that ranks share out only under its own: the other routing has another modelled time.
+    """
+    found, run = prediction.discrepancy, prediction.run
     if found is None:
         return {}
+    if run.model.experts is not None and run.layout.expert_parallel_size > 1:
+        return {found.conditions: prediction.step.us}
     return {conditions: prediction.modelled_us * exp(mean) for conditions, mean in found.log_means().items()}
 
 

@@ -188,6 +188,22 @@ def test_ordinary_runs_take_longer_and_both_times_are_told(tmp_path: Path) -> No
     assert not model.headline
 
 
+def test_experts_that_are_shared_out_are_told_under_their_own_conditions_alone() -> None:
+    experts = {"num_experts": 16, "experts_per_token": 2, "expert_ffn_hidden_size": 1024}
+    content = full_form(system="H100", model={"moe": experts}, parallelism={"data_parallel_size": 8})
+    content["training"] |= {"precision": "bf16"}
+    whole = predict(content)
+    content["parallelism"] |= {"expert_parallel_size": 8}
+    shared = predict(content)
+    assert shared.run.model.experts is not None
+    assert shared.run.model.experts.load_imbalance is None
+    assert "as tuned benchmarks run" in whole.headline[0]
+    assert "as tuned benchmarks run" not in shared.headline[0]
+    entry = shared.to_dict()["not_modelled"]
+    assert entry["ordinary_us"] == pytest.approx(shared.step.us)
+    assert "tuned_us" not in entry
+
+
 def test_parts_of_every_stage_add_up_to_the_step() -> None:
     content = full_form(system="H100", parallelism={"pipeline_parallel_size": 2}, training={"precision": "bf16"})
     run, system, *_ = prepare(content, Path.cwd())
