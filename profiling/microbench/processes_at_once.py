@@ -36,7 +36,7 @@ def answers_at_once(commands: Sequence[Sequence[str]], what: str) -> list[Any]:
             process.stdin.write(GO + "\n")
             process.stdin.flush()
         return [json.loads(process.communicate(timeout=TIMEOUT_S)[0]) for process in running]
-    except (ValueError, subprocess.TimeoutExpired) as error:
+    except (json.JSONDecodeError, subprocess.TimeoutExpired) as error:
         raise MeasureError(f"{what} could not be timed: {error}") from None
     finally:
         for process in running:
