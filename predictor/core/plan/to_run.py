@@ -22,7 +22,7 @@ from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.timeline.allowed_sizes import check
 from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
-from predictor.core.workload.fused import compiled_model
+from predictor.core.transforms.compilation import compiled_model
 from predictor.core.workload.layout import RANK_ORDER, Layout
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.software import Framework

@@ -1,22 +1,14 @@
-"""What a compiler fuses: element-wise kernels of a layer and of the loss.
-
-torch.compile traces a layer into one graph; matrix products, attention and collectives stay calls of libraries, and
-what lies between two of them becomes one generated kernel: a norm with the addition before it, the rotation of queries
-and keys, the FFN's activation with its product, the loss with the widening of its logits.
-
-Source: PyTorch torch/_inductor/scheduler.py (fusion of point-wise kernels into reductions); torchtitan
-models/llama3/infra/parallelize.py, apply_compile (one graph per layer), components/loss.py (the loss is compiled too).
-"""
+"""Losses: the kernels of each cross entropy behind the output projection, and the bytes of logits that it keeps."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from predictor.core.costs.operator import Direction
+from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.measured_kernels import FUSED_LOSS, as_measured
+from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.tasks import FORWARD, Task, operator_task, scalar_task, stream_task
-from predictor.core.workload.transformer import Normalization, Transformer
+from predictor.core.workload.transformer import Loss, Transformer
 
 # Passes over 16-bit logits. Forward one for the maximum and one for the sum of exponentials, backward a read and a
 # write of the gradient; fp32 logits exist in registers alone.
@@ -29,16 +21,19 @@ LOSS_PASSES = 2
 LOSS_SCALARS = 0.645
 
 
-def compiled_model(model: Transformer) -> Transformer:
-    """Return a model whose element-wise kernels are fused; a list of operators stays as it is."""
-    if model.layer_operators is not None:
-        return model
-    rms = model.normalization is Normalization.RMS_NORM
-    norm = Normalization.FUSED_RMS_NORM if rms else model.normalization
-    return replace(model, fused_side_kernels=True, fused_rope=True, normalization=norm)
+def _separate_loss(call: LayerCall, direction: Direction, operator: str) -> list[Task]:
+    """Return the loss: 16-bit logits are widened to fp32 first, and their gradient narrowed.
+
+    Source: Megatron-LM ``fp16_lm_cross_entropy`` (default off); GPT-NeoX ``cross_entropy(..., _fp16=False)``.
+    """
+    logits = call.tokens * call.vocab_per_rank
+    loss = operator_task(operator, call, direction)
+    if call.element_bytes == call.logit_bytes:
+        return [loss]
+    return [stream_task("logits_to_fp32", logits * (call.element_bytes + call.logit_bytes), call), loss]
 
 
-def native_loss(call: LayerCall, direction: Direction) -> Task:
+def _native_loss(call: LayerCall, direction: Direction) -> Task:
     """Return one direction of Megatron-LM's own fused cross entropy: a compiled kernel between two all-reduces.
 
     Forward three: logits are widened for their maximum, replaced by their exponentials for the sum, and divided by it.
@@ -65,3 +60,29 @@ def fused_loss(model: Transformer, call: LayerCall, direction: Direction, compil
         by_bytes = stream_task(FUSED_LOSS, size_bytes, call, launches=2)
         return as_measured(model, by_bytes, operator_task(FUSED_LOSS, call, direction))
     return scalar_task("fused_cross_entropy", logits * LOSS_SCALARS, size_bytes, kernels=1, launches=2)
+
+
+def loss_tasks(run: TrainingRun, direction: Direction) -> list[Task]:
+    """Return the loss as a run computes it; a compiler fuses torch's own."""
+    if run.has_fused_loss:
+        return [fused_loss(run.model, run.call(), direction, run.compiled)]
+    if run.model.loss is Loss.FUSED_NATIVE:
+        return [_native_loss(run.call(), direction)]
+    return _separate_loss(run.call(), direction, run.model.loss.operator)
+
+
+def bytes_per_logit(run: TrainingRun) -> int:
+    """Return the bytes that a loss keeps of each logit: 16-bit and fp32 ones, or, compiled, logits and their gradients.
+
+    Megatron-LM's own fused loss needs fp32 logits twice: it overwrites them inside compiled graphs that also sum over
+    them.
+
+    Source: Megatron-LM's cross entropy, which keeps its fp32 softmax, and core/fusions/fused_cross_entropy.py, on what
+    Inductor does with such graphs; torchtitan, torchtitan/components/loss.py, which compiles the loss.
+    """
+    call = run.call()
+    if run.compiled:
+        return 2 * call.element_bytes
+    if run.has_fused_loss or call.element_bytes == FP32_BYTES:
+        return call.element_bytes
+    return call.element_bytes + FP32_BYTES * (2 if run.model.loss is Loss.FUSED_NATIVE else 1)
