@@ -26,7 +26,7 @@ from predictor.core.transforms.compilation import compiled_model
 from predictor.core.workload.layout import RANK_ORDER, Layout
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.software import Framework
-from predictor.core.workload.switches import Attention
+from predictor.core.workload.switches import Attention, Loss
 from predictor.core.workload.transformer import Transformer
 
 
@@ -69,6 +69,11 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     ):
         if getattr(model, key) and tp > 1:
             raise ConfigError(f"tensor_parallel_size is {tp} with model.{key}, which is not modelled; use 1")
+    if model.loss is Loss.FUSED_LINEAR and tp > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {tp} with model.loss {model.loss}, whose kernels need the whole vocabulary; use 1 "
+            f"or loss: {Loss.VOCABULARY_PARALLEL}"
+        )
     if model.vision is not None:
         must_divide("tensor_parallel_size", tp, "num_attention_heads", model.vision.num_attention_heads)
         must_divide("tensor_parallel_size", tp, "ffn_hidden_size", model.vision.ffn_hidden_size)

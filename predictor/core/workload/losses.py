@@ -1,13 +1,15 @@
-"""Losses: the kernels of each cross entropy behind the output projection, and the bytes of logits that it keeps."""
+"""Output projections and losses: their kernels in both directions, and the bytes that they keep."""
 
 from __future__ import annotations
+
+from math import ceil
 
 from predictor.core.costs.operator import Direction
 from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.measured_kernels import FUSED_LOSS, as_measured
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.tasks import FORWARD, Task, operator_task, scalar_task, stream_task
+from predictor.core.workload.tasks import BACKWARD, FORWARD, Task, operator_task, scalar_task, shaped_task, stream_task
 from predictor.core.workload.transformer import Loss, Transformer
 
 # Passes over 16-bit logits. Forward one for the maximum and one for the sum of exponentials, backward a read and a
@@ -19,6 +21,7 @@ LOSS_PASSES = 2
 # Source: MooreThreads/SimuMax@e691807, configs/system/b200_bf16_ceperm.json, "ce_fusion": 0.2795 of 8,000 GiB/s;
 # simu_tools/efficency_test/test_ce_permute_efficiency.py. Its small cases may wait for the host.
 LOSS_SCALARS = 0.645
+HEAD_GRADIENT = "lm_head_gradient"  # streams over it, which a frozen projection does not have
 
 
 def _separate_loss(call: LayerCall, direction: Direction, operator: str) -> list[Task]:
@@ -62,16 +65,64 @@ def fused_loss(model: Transformer, call: LayerCall, direction: Direction, compil
     return scalar_task("fused_cross_entropy", logits * LOSS_SCALARS, size_bytes, kernels=1, launches=2)
 
 
-def loss_tasks(run: TrainingRun, direction: Direction) -> list[Task]:
-    """Return the loss as a run computes it; a compiler fuses torch's own."""
-    if run.has_fused_loss:
-        return [fused_loss(run.model, run.call(), direction, run.compiled)]
-    if run.model.loss is Loss.FUSED_NATIVE:
-        return [_native_loss(run.call(), direction)]
-    return _separate_loss(run.call(), direction, run.model.loss.operator)
+def tokens_per_chunk(call: LayerCall) -> int:
+    """Return the tokens whose logits exist at once beside a fused projection: about as many bytes as hidden states.
+
+    >>> tokens_per_chunk(LayerCall(4, 4096, 4096, 32, 11008, 32000, 1))
+    2048
+    """
+    share = ceil(call.tokens / ceil(call.vocab_per_rank / call.hidden_size))
+    return min(1 << (share - 1).bit_length(), call.tokens)
 
 
-def bytes_per_logit(run: TrainingRun) -> int:
+def _fused_linear(call: LayerCall, direction: Direction) -> list[Task]:
+    """Return a projection and its loss in chunks of tokens: the forward pass makes all gradients.
+
+    One kernel, laid out as Transformer Engine's is, replaces a chunk's logits by their gradient; fp32 numbers exist in
+    its registers alone. Products follow with the weight and with the hidden states; the latter adds to a sum in the
+    weight's precision, which is zeroed first and which every chunk reads and writes. Backward both gradients are scaled
+    in place, since trainers divide the loss by the tokens of a batch.
+
+    Source: Hsu et al. 2024, arXiv:2410.10989, section 3.2; linkedin/Liger-Kernel,
+    src/liger_kernel/ops/fused_linear_cross_entropy.py, cross_entropy.py; transformers, loss/loss_utils.py
+    (num_items_in_batch).
+    """
+    hidden_bytes = call.tokens * call.hidden_size * call.element_bytes
+    weight_bytes = call.vocab_per_rank * call.hidden_size * call.element_bytes
+    if direction is BACKWARD:
+        scaled = stream_task("hidden_gradient", 2 * hidden_bytes, call)
+        return [scaled, stream_task(HEAD_GRADIENT, 2 * weight_bytes, call)]
+    chunk = tokens_per_chunk(call)
+    chunks = call.tokens / chunk
+    shape, logits = (chunk, call.hidden_size, call.vocab_per_rank), chunk * call.vocab_per_rank
+    size_bytes = logits * 2 * LOSS_PASSES * call.element_bytes
+    loss = scalar_task("fused_cross_entropy", logits * 2 * LOSS_SCALARS, size_bytes, kernels=1, launches=2)
+    return [
+        shaped_task("lm_head", shape, FORWARD, chunks),
+        loss._replace(times=chunks, launches=loss.launches * chunks),
+        shaped_task("lm_head", shape, BACKWARD, chunks),
+        stream_task("hidden_gradient", hidden_bytes, call),
+        stream_task(HEAD_GRADIENT, (1 + chunks) * weight_bytes, call),
+    ]
+
+
+def head_tasks(run: TrainingRun, direction: Direction) -> list[Task]:
+    """Return the output projection and the loss as a run computes it; a compiler fuses torch's own."""
+    call, loss = run.call(), run.model.loss
+    if loss is Loss.FUSED_LINEAR:
+        tasks = _fused_linear(call, direction)
+    elif run.has_fused_loss:
+        tasks = [operator_task("lm_head", call, direction), fused_loss(run.model, call, direction, run.compiled)]
+    elif loss is Loss.FUSED_NATIVE:
+        tasks = [operator_task("lm_head", call, direction), _native_loss(call, direction)]
+    else:
+        tasks = [operator_task("lm_head", call, direction), *_separate_loss(call, direction, loss.operator)]
+    if run.model.lm_head_bias and direction is (FORWARD if loss is Loss.FUSED_LINEAR else BACKWARD):
+        tasks.append(stream_task("lm_head_bias", call.tokens * call.vocab_per_rank * call.element_bytes, call))
+    return tasks
+
+
+def _bytes_per_logit(run: TrainingRun) -> int:
     """Return the bytes that a loss keeps of each logit: 16-bit and fp32 ones, or, compiled, logits and their gradients.
 
     Megatron-LM's own fused loss needs fp32 logits twice: it overwrites them inside compiled graphs that also sum over
@@ -86,3 +137,22 @@ def bytes_per_logit(run: TrainingRun) -> int:
     if run.has_fused_loss or call.element_bytes == FP32_BYTES:
         return call.element_bytes
     return call.element_bytes + FP32_BYTES * (2 if run.model.loss is Loss.FUSED_NATIVE else 1)
+
+
+def head_bytes(run: TrainingRun) -> tuple[float, float]:
+    """Return what the output projection and its loss keep, and the part of it that the gradients of weights need.
+
+    They keep the projection's input and logits; gradients of weights need the input and 16-bit gradients of the logits.
+    Fused in one, they keep the gradients of hidden states and weight beside the input and the logits of a chunk.
+    """
+    call, model = run.call(), run.model
+    predictions = 1 + model.num_mtp_layers
+    inputs = predictions * call.unsplit_tokens * call.hidden_size * call.element_bytes
+    if not model.has_lm_head:
+        return float(inputs), float(inputs)
+    if model.loss is Loss.FUSED_LINEAR:
+        trains = run.lora is None or run.lora.train_embeddings
+        weights = predictions * call.hidden_size * trains + tokens_per_chunk(call)
+        return float(2 * inputs + weights * call.vocab_per_rank * call.element_bytes), 0.0
+    logits = predictions * call.tokens * call.vocab_per_rank
+    return float(inputs + logits * _bytes_per_logit(run)), float(inputs + logits * call.element_bytes)

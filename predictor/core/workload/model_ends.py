@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.core.costs.operator import Direction
-from predictor.core.workload.losses import loss_tasks
+from predictor.core.workload.losses import head_tasks
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.tasks import (
     ADD_PASSES,
@@ -77,17 +77,6 @@ def _heads(run: TrainingRun, direction: Direction) -> list[Task]:
     return tasks
 
 
-def _prediction(run: TrainingRun, direction: Direction) -> list[Task]:
-    """Return the output projection and its loss, traffic aside."""
-    call, model = run.call(), run.model
-    if not model.has_lm_head:
-        return []
-    tasks = [operator_task("lm_head", call, direction), *loss_tasks(run, direction)]
-    if model.lm_head_bias and direction is BACKWARD:  # forward its product adds it
-        tasks.append(stream_task("lm_head_bias", call.tokens * call.vocab_per_rank * call.element_bytes, call))
-    return tasks
-
-
 def _further_input(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return what a multi-token prediction module runs before its layer: embedding, two norms, a projection of both.
 
@@ -108,7 +97,7 @@ def _end(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return the last norm, heads, output projection and loss, and those of every further predicted token."""
     model, call = run.model, run.call()
     norm = [operator_task(model.norm_operator, call, direction)] if model.final_norm else []
-    tasks = norm + _heads(run, direction) + _prediction(run, direction)
+    tasks = norm + _heads(run, direction) + (head_tasks(run, direction) if model.has_lm_head else [])
     if not model.num_mtp_layers:
         return tasks
     further = scaled(tasks + _further_input(run, direction), float(model.num_mtp_layers))

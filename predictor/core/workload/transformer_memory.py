@@ -12,7 +12,7 @@ from predictor.core.blocks.experts import routed_tokens
 from predictor.core.costs.work import ELEMENT_BYTES
 from predictor.core.rows import FP32_BYTES, MASK_BYTES
 from predictor.core.workload.layer import layer_of
-from predictor.core.workload.losses import bytes_per_logit
+from predictor.core.workload.losses import head_bytes
 from predictor.core.workload.low_precision import gather_bytes
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
@@ -109,9 +109,8 @@ def _sharded_gradients(run: TrainingRun, parameters: int) -> float:
 def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     """Return what the model's beginning and end hold, of the chunk that has them.
 
-    The embedding keeps its dropout's mask, a vision tower what its layers do; the end keeps the inputs of its norm and
-    projection, and what its loss keeps of the logits. The gradients of its weights need their input and the 16-bit
-    gradients of the logits. Source: Korthikanti et al. 2022, section 4.3.
+    The embedding keeps its dropout's mask, a vision tower what its layers do; the end keeps the input of its norm, and
+    what its projection and its loss do. Source: Korthikanti et al. 2022, section 4.3.
     """
     if not (is_first or is_last):
         return NO_MEMORY
@@ -125,15 +124,9 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
         gathered = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
     if not is_last:
         return BlockMemory(kept_first=kept_first, gathered=float(gathered))
-    predictions = 1 + run.model.num_mtp_layers
-    inputs = predictions * activation * call.element_bytes
-    logits = predictions * call.tokens * call.vocab_per_rank if run.model.has_lm_head else 0
-    return BlockMemory(
-        kept_first=kept_first,
-        kept_last=float(2 * inputs + logits * bytes_per_logit(run)),
-        deferred=float(inputs + logits * call.element_bytes),
-        gathered=float(gathered),
-    )
+    normed = float((1 + run.model.num_mtp_layers) * activation * call.element_bytes)
+    kept, deferred = head_bytes(run)
+    return BlockMemory(kept_first=kept_first, kept_last=normed + kept, deferred=deferred, gathered=float(gathered))
 
 
 def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
