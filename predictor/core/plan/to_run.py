@@ -71,8 +71,8 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
             raise ConfigError(f"tensor_parallel_size is {tp} with model.{key}, which is not modelled; use 1")
     if model.loss is Loss.FUSED_LINEAR and tp > 1:
         raise ConfigError(
-            f"tensor_parallel_size is {tp} with model.loss {model.loss}, whose kernels need the whole vocabulary; use 1 "
-            f"or loss: {Loss.VOCABULARY_PARALLEL}"
+            f"tensor_parallel_size is {tp} with model.loss {model.loss}, which multiplies by the whole vocabulary; use "
+            f"1 or loss: {Loss.VOCABULARY_PARALLEL}"
         )
     if model.vision is not None:
         must_divide("tensor_parallel_size", tp, "num_attention_heads", model.vision.num_attention_heads)
