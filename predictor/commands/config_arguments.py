@@ -58,6 +58,10 @@ def add_changes(command: argparse.ArgumentParser) -> None:
         help="a key of the configuration (training.recompute=full), or a number of the hardware "
         "(inter_node_gb_per_s=50, or =x2 for twice as much); all that are given change together",
     )
+    command.add_argument("--strict", action="store_true", help="refuse every key of another tool that is not known")
+    command.add_argument(
+        "--verbose", "-v", action="store_true", help="list the keys of another tool that were passed over"
+    )
 
 
 def add_model_only(command: argparse.ArgumentParser, dest: str, action: str, const: str) -> None:

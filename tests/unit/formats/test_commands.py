@@ -75,7 +75,8 @@ def test_problems_of_a_file_have_their_lines(tmp_path: Path, capsys: pytest.Capt
     assert main(["predict", str(config)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].endswith("6 problems:")
-    assert all(line.startswith("  launch.sh: ") for line in lines[1:])
+    assert all(line.startswith(("  launch.sh:1: ", "  launch.sh: ")) for line in lines[1:])
+    assert any(line.startswith("  launch.sh:1: --num-layers is x") for line in lines)
 
 
 def test_search_of_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
