@@ -1,7 +1,6 @@
 """The formats of other tools: how each is told, which versions are read, where its keys are documented.
 
 The first format of the table that tells a file is its format. A format without a module is told, and refused by name.
-``examples/`` has a file of each, named after it; a test reads them.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 from predictor.core.base.errors import ConfigError
@@ -25,6 +25,7 @@ from predictor.core.schema.read import Read
 from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
 from predictor.formats.telling import Telling, by_text
 
+EXAMPLES = Path(__file__).parent / "examples"
 WAY_OUT = (
     "which is not read; give model, layout and batch as a configuration, or as options: --model NAME --gpus N --tp N …"
 )
@@ -42,6 +43,8 @@ class Format:
         takes: what its reader takes beside the path, by the names of ``Source``.
         versions: of the tool whose files are read.
         documented: where the tool documents its keys, a path in its repository.
+        example: a file of ``examples/``, Python with .txt behind its name; empty: none.
+        rank: among several files of one run: 0 a model, 1 a part of the layout, 2 a training, which overrides both.
     """
 
     name: str
@@ -51,6 +54,8 @@ class Format:
     takes: tuple[str, ...] = ()
     versions: str = ""
     documented: str = ""
+    example: str = ""
+    rank: int = 2
 
     def read(self, source: Source) -> Read:
         """Read a file.
@@ -141,6 +146,7 @@ TABLE = (
         "llm_foundry.reader",
         versions="0.5 to 0.22",
         documented="scripts/train/train.py",
+        example="llm_foundry.yaml",
     ),
     # Tools whose files have keys of other formats too.
     _not_read("GPT-NeoX", Telling(all_of=("num-layers|num_layers",), one_of=NEOX_LAYOUT)),
@@ -183,6 +189,8 @@ TABLE = (
         "hugging_face.reader",
         versions="4.30 to 5.23",
         documented="src/transformers/configuration_utils.py",
+        example="config.json",
+        rank=0,
     ),
     Format(
         "DeepSpeed JSON",
@@ -205,6 +213,8 @@ TABLE = (
         ("data_parallel_size",),
         versions="0.14 to 0.18",
         documented="docs/_pages/config-json.md",
+        example="deepspeed.json",
+        rank=1,
     ),
     Format(
         LLM_TRAINER_FORMAT,
@@ -226,6 +236,7 @@ TABLE = (
         ("num_gpus",),
         versions="1.2x",
         documented="examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
+        example="nemo_1.yaml",
     ),
     Format(
         "accelerate configuration",
@@ -240,6 +251,8 @@ TABLE = (
         "accelerate",
         versions="0.20 to 1.12",
         documented="src/accelerate/commands/config/config_args.py",
+        example="accelerate.yaml",
+        rank=1,
     ),
     Format(
         "Megatron-Bridge recipe",
@@ -252,6 +265,7 @@ TABLE = (
         ("function", "num_gpus"),
         versions="0.1 to 0.6",
         documented="src/megatron/bridge/training/config.py",
+        example="megatron_bridge.py.txt",
     ),
     Format(
         "torchtitan configuration in Python",
@@ -261,6 +275,7 @@ TABLE = (
         ("function", "num_gpus"),
         versions="0.3",
         documented="torchtitan/trainer.py",
+        example="torchtitan.py.txt",
     ),
     Format(
         "torchtitan TOML",
@@ -270,6 +285,7 @@ TABLE = (
         ("num_gpus",),
         versions="0.1 to 0.2.2",
         documented="torchtitan/config/job_config.py",
+        example="torchtitan.toml",
     ),
     Format(
         "Megatron-LM arguments",
@@ -279,6 +295,7 @@ TABLE = (
         ("num_gpus",),
         versions="core 0.6 to 0.18",
         documented="megatron/training/arguments.py",
+        example="megatron_lm.sh",
     ),
 )
 
