@@ -12,12 +12,23 @@ from predictor.core.schema.input_kind import HUGECTR, is_experiment, is_model_id
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.file_lines import with_line
+from predictor.formats.folder import files_in
 from predictor.formats.python_source.recipes import with_function
 from predictor.formats.shell.starts import of_other_script
 from predictor.formats.source import DATA, TEXT, Source
 from predictor.formats.table import TABLE, Format, format_of, resembled
 
-__all__ = ["FORMATS", "Read", "detect", "of_configuration", "of_trainer", "read_all", "read_any", "read_named"]
+__all__ = [
+    "FORMATS",
+    "Read",
+    "detect",
+    "files_in",
+    "of_configuration",
+    "of_trainer",
+    "read_all",
+    "read_any",
+    "read_named",
+]
 
 FORMATS = tuple(known.name for known in TABLE if known.module)
 MOST_KEYS = 8  # that a message shows of a file whose format is not known

@@ -9,7 +9,7 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
-from predictor.core.costs.hardware_change import CHANGES, changed, is_of_hardware, parse_change
+from predictor.core.costs.hardware_change import KEYS, changed, is_of_hardware, network_notes, parse_change
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.costs.slowest import slowest_of
 from predictor.core.plan.framework_rules import FrameworkRules, rules_of
@@ -273,7 +273,7 @@ def _settings(question: SearchQuestion) -> list[Setting]:
     Raises:
         ConfigError: no such key, or one that the search decides.
     """
-    settings = [parse_setting(text, CHANGES) for text in question.changes if not is_of_hardware(text)]
+    settings = [parse_setting(text, KEYS) for text in question.changes if not is_of_hardware(text)]
     for path, _ in settings:
         if path == (GPUS,) or path[-1] in DECIDED.get(path[0], ()):
             raise ConfigError(f"--set {'.'.join(path)}: the search decides it, or an option of its own says it")
@@ -292,7 +292,8 @@ def _on_hardware(content: dict[str, Any], base: Path, question: SearchQuestion) 
         return loaded, ()
     numbers = dict(parse_change(text, loaded.system.hardware) for text in texts)
     note = f"On changed hardware ({', '.join(texts)}); a configuration that is written does not say so."
-    return prepare(content, base, lambda published: changed(published, numbers)), (note,)
+    notes = (note, *network_notes(texts, loaded.system.hardware))
+    return prepare(content, base, lambda published: changed(published, numbers)), notes
 
 
 def _memory(question: SearchQuestion, system: PublishedSystem) -> float | None:
