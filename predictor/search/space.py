@@ -325,7 +325,8 @@ class Space:
 
     def model_of(self, plan: Plan) -> Transformer:
         """Return the model with the loss that the framework computes in a layout."""
-        loss = None if self.rules is None else self.rules.loss(plan.degrees.tensor)
+        rules = None if self.model.loss is Loss.FUSED_LINEAR else self.rules  # which has tensor_parallel_size 1 alone
+        loss = None if rules is None else rules.loss(plan.degrees.tensor)
         return self.model if loss is None or loss is self.model.loss else _with_loss(self.model, loss)
 
 

@@ -23,12 +23,12 @@ from predictor.core.schema.section import values_of
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.timeline.allowed_sizes import check
 from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
-from predictor.core.workload.fused import compiled_model
+from predictor.core.transforms.compilation import compiled_model
 from predictor.core.workload.layout import RANK_ORDER, Layout, LayoutKeys
 from predictor.core.workload.parallelism_keys import ParallelismKeys
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.software import Framework
-from predictor.core.workload.switches import Attention
+from predictor.core.workload.switches import Attention, Loss
 from predictor.core.workload.training_keys import TrainingKeys
 from predictor.core.workload.transformer import Transformer
 
@@ -72,6 +72,11 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     ):
         if getattr(model, key) and tp > 1:
             raise ConfigError(f"tensor_parallel_size is {tp} with model.{key}, which is not modelled; use 1")
+    if model.loss is Loss.FUSED_LINEAR and tp > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {tp} with model.loss {model.loss}, which multiplies by the whole vocabulary; use "
+            f"1 or loss: {Loss.VOCABULARY_PARALLEL}"
+        )
     if model.vision is not None:
         must_divide("tensor_parallel_size", tp, "num_attention_heads", model.vision.num_attention_heads)
         must_divide("tensor_parallel_size", tp, "ffn_hidden_size", model.vision.ffn_hidden_size)
