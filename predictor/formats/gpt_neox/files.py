@@ -138,8 +138,8 @@ def joined(files: Sequence[tuple[str, dict[str, Any]]], problems: list[str], not
 
 
 def of_deepspeed(keys: Keys) -> dict[str, Any]:
-    """Return the configuration that DeepSpeed gets, without the keys of its fp16 section that only GPT-NeoX has."""
+    """Return the configuration that DeepSpeed gets, without keys of its fp16 section that DeepSpeed does not know."""
     content = {key: keys.get(key) for key in OF_DEEPSPEED if keys.has(key)}
     if isinstance(half := content.get("fp16"), dict):
-        content["fp16"] = {key: value for key, value in half.items() if key not in ("fp16", "type")}
+        content["fp16"] = {key: value for key, value in half.items() if key not in ("fp16", "bf16", "type")}
     return content
