@@ -85,7 +85,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         ConfigError: it is no decoder's, or something changes the cost in a way that is not modelled; the message has a
             line for each problem.
     """
-    content = filled(read_mapping(path))
+    content = filled(read_mapping(path), path.name)
     content = content.get("training", content) if "trainer" not in content else content
     model, trainer = content.get("model") or {}, content.get("trainer") or {}
     for key, kind in OTHERS.items():

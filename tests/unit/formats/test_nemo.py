@@ -13,8 +13,6 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.presets import find_preset
 from predictor.core.schema.read import Read
 from predictor.formats import detect, nemo, read_any
-from predictor.formats.interpolation import filled
-from predictor.formats.shell.words import is_unknown
 from tests.unit.examples import model_of
 
 BASE: dict[str, Any] = {
@@ -107,17 +105,6 @@ def test_vocabulary_of_a_tokenizer_elsewhere_is_left_open(tmp_path: Path) -> Non
 def test_what_cannot_be_predicted_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         found(tmp_path, changes)
-
-
-def test_references_are_filled_in() -> None:
-    content = {
-        "a": {"b": 2, "c": "${.b}", "d": "${multiply:3, ${a.b}}", "e": "x${.b}y", "f": "${nowhere}"},
-        "g": ["${a.c}", "${oc.env:HOME}"],
-        "loop": "${loop}",
-    }
-    got = filled(content)
-    assert (got["a"]["c"], got["a"]["d"], got["a"]["e"], got["g"][0]) == (2, 6, "x2y", 2)
-    assert all(map(is_unknown, (got["a"]["f"], got["g"][1], got["loop"])))
 
 
 def test_activations_on_the_host_are_those_of_the_switch(tmp_path: Path) -> None:
