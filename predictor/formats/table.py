@@ -5,6 +5,7 @@ The first format of the table that tells a file is its format. A format without 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -240,8 +241,13 @@ TABLE = (
     Format(
         "NeMo YAML",
         "NeMo 1",
-        (Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size")),),
-        "nemo",
+        (
+            Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
+            Telling((YAML,), all_of=("training.trainer", "training.model")),
+            Telling((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
+            by_text(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
+        ),
+        "nemo.megatron_gpt",
         ("num_gpus",),
         versions="1.2x",
         documented="examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
