@@ -39,6 +39,7 @@ from predictor.commands.parser import Incomplete, Parser, Unfit
 from predictor.core.base.encoding import fit_encoding
 from predictor.core.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError, shortened
 from predictor.core.base.read_yaml import one_line
+from predictor.core.schema.reading import READING, Reading
 
 COMMANDS = (
     predict,
@@ -94,6 +95,7 @@ def _answer(arguments: argparse.Namespace) -> str:
         return f"{PROGRAM} {__version__}"
     if arguments.command is None:
         raise ConfigError(f"nothing to do; {PROGRAM} --help lists the commands. To begin: {PROGRAM} {FIRST}")
+    READING.set(Reading(getattr(arguments, "strict", False), getattr(arguments, "verbose", False)))
     text: str = arguments.answer(arguments)
     return text
 

@@ -2,130 +2,65 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from predictor.core.base.errors import ConfigError
-from predictor.core.base.yaml_depth import load_yaml
-from predictor.core.schema.input_kind import (
-    HUGECTR,
-    TRAINERS,
-    is_experiment,
-    is_hugectr,
-    is_llm_trainer,
-    is_model_id,
-    part_of_file,
-)
+from predictor.core.schema.input_kind import HUGECTR, is_experiment, is_model_id, part_of_file
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats import accelerate, experiment, llm_trainer, nemo
-from predictor.formats.deepspeed import reader as deepspeed
-from predictor.formats.hugging_face import reader as hugging_face
-from predictor.formats.llm_foundry import reader as llm_foundry
-from predictor.formats.megatron import reader as megatron
-from predictor.formats.megatron.command import TELLING, with_sources
-from predictor.formats.megatron_bridge import reader as megatron_bridge
-from predictor.formats.other_tools import of_other_script, of_other_tool, tool_of
+from predictor.formats.file_lines import with_line
+from predictor.formats.folder import files_in
 from predictor.formats.python_source.recipes import with_function
-from predictor.formats.torchtitan import reader as torchtitan
-from predictor.formats.torchtitan import recipes as torchtitan_python
+from predictor.formats.shell.starts import of_other_script
+from predictor.formats.source import DATA, TEXT, Source
+from predictor.formats.table import TABLE, Format, format_of, resembled
 
-__all__ = ["FORMATS", "Read", "detect", "of_configuration", "of_trainer", "read_all", "read_any", "read_named"]
+__all__ = [
+    "FORMATS",
+    "Read",
+    "detect",
+    "files_in",
+    "of_configuration",
+    "of_trainer",
+    "read_all",
+    "read_any",
+    "read_named",
+]
 
-FORMATS = (
-    hugging_face.FORMAT,
-    megatron.FORMAT,
-    megatron_bridge.FORMAT,
-    deepspeed.FORMAT,
-    torchtitan.FORMAT,
-    torchtitan_python.FORMAT,
-    accelerate.FORMAT,
-    nemo.FORMAT,
-    llm_foundry.FORMAT,
-    *TRAINERS,
-    HUGECTR,
-)
-IN_PYTHON = (megatron_bridge.FORMAT, torchtitan_python.FORMAT)
-# Top-level keys, of which every such file has at least one.
-DEEPSPEED_KEYS = frozenset({*deepspeed.BATCH, "zero_optimization", "fp16", "bf16", "zero_allow_untested_optimizer"})
-TORCHTITAN_SECTIONS = frozenset({"job", "model", "training", "parallelism", "activation_checkpoint"})
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-LARGEST_BYTES = 10_000_000  # more is no hand-written configuration, perhaps a checkpoint's index
+FORMATS = tuple(known.name for known in TABLE if known.module)
+MOST_KEYS = 8  # that a message shows of a file whose format is not known
 
 
-def _text(path: Path) -> str:
-    """Return the text of a file.
+def _told(source: Source) -> Format:
+    """Return the format of a file.
 
     Raises:
-        FileNotFoundError: there is none.
-        ConfigError: it is a folder, too large or no text.
+        FileNotFoundError: there is no such file.
+        ConfigError: its format is not known, or of a tool that is not read.
     """
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist")
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; expected a file such as its config.json")
-    if path.stat().st_size > LARGEST_BYTES:
-        raise ConfigError(
-            f"{path} has {path.stat().st_size:,} bytes; expected a configuration, of at most {LARGEST_BYTES:,}"
-        )
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no text; expected one of {', '.join(FORMATS)}") from None
+    known = format_of(source)
+    if known is None:
+        script = of_other_script(source.path.name, source.text) if source.syntax == TEXT else None
+        raise script or ConfigError(_unknown(source))
+    known.refuse_unread(source)
+    return known
 
 
-def _of_json(content: dict[str, Any]) -> str | None:
-    """Return the format of a JSON object; None where no format has its keys."""
-    if is_hugectr(content):
-        return HUGECTR
-    if is_experiment(content):
-        return experiment.FORMAT
-    if is_llm_trainer(content):
-        return llm_trainer.FORMAT
-    if "model_type" in content or "architectures" in content:
-        return hugging_face.FORMAT
-    return deepspeed.FORMAT if DEEPSPEED_KEYS & content.keys() else None
+def _unknown(source: Source) -> str:
+    """Return the message on a file whose format is not known: what it holds, and what it looks like."""
+    keys = list(source.content)
+    shown = ", ".join(keys[:MOST_KEYS]) + (" …" if len(keys) > MOST_KEYS else "")
+    held = f"{source.syntax} with the keys {shown}" if source.syntax in DATA else source.syntax
+    nearest = resembled(source)
+    like = f" It looks most like {nearest[0]}, with {', '.join(nearest[1])}." if nearest else ""
+    return f"{source.path}: its format is not known; it is {held}.{like} Known: {', '.join(FORMATS)}"
 
 
-def _of_python(text: str) -> str | None:
-    """Return the format of Python code, told by what it imports."""
-    if megatron_bridge.TELLING.search(text):
-        return megatron_bridge.FORMAT
-    return torchtitan_python.FORMAT if torchtitan_python.TELLING.search(text) else None
-
-
-def _mapping_in(text: str) -> dict[str, Any] | None:
-    """Return a YAML mapping; None for any other text."""
-    try:
-        content = load_yaml(text, LOADER)
-    except (yaml.YAMLError, ValueError, RecursionError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _of_yaml(content: dict[str, Any] | None, text: str) -> str | None:
-    """Return the format of a YAML mapping, told by its sections; None of a tool that is not read."""
-    if content is None:
-        return None
-    if is_experiment(content):
-        return experiment.FORMAT
-    inside = llm_foundry.inside(content)
-    model = inside.get("model")
-    named = isinstance(model, dict) and model.get("name") in llm_foundry.MODELS
-    told = {
-        llm_foundry.FORMAT: named and any(key in inside for key in llm_foundry.BATCH),
-        nemo.FORMAT: isinstance(model, dict) and "trainer" in content and nemo.TELLING in model,
-        accelerate.FORMAT: "distributed_type" in content and len(accelerate.TELLING & content.keys()) > 1,
-        llm_trainer.FORMAT: is_llm_trainer(content),
-        # Other tools have sections of such names too.
-        megatron_bridge.FORMAT: len(megatron_bridge.SECTIONS & content.keys()) > 1 and tool_of(content, text) is None,
-    }
-    return next((name for name, is_told in told.items() if is_told), None)
+def _source(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Source:
+    return Source(*with_function(path), num_gpus, data_parallel_size)
 
 
 def detect(path: Path) -> str:
@@ -135,50 +70,7 @@ def detect(path: Path) -> str:
         FileNotFoundError: there is no such file.
         ConfigError: the format is not a known one; the message names the tool that the file is of, or lists those.
     """
-    path, _ = with_function(path)
-    text = _text(path)
-    if path.suffix == ".py":
-        told = _of_python(text)
-        if told is None:
-            raise ConfigError(f"{path}: unknown config format; known in Python: {', '.join(IN_PYTHON)}")
-        return told
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        content = None
-    if isinstance(content, dict):
-        told = _of_json(content)
-    else:
-        content = _mapping_in(text)
-        told = _of_yaml(content, text)
-    told = told or _of_text(path, content, text)
-    if told is None:
-        raise of_other_script(path.name, text) or ConfigError(
-            f"{path}: unknown config format; known: {', '.join(FORMATS)}"
-        )
-    return told
-
-
-def _of_text(path: Path, content: dict[str, Any] | None, text: str) -> str | None:
-    """Return the format of a file that its sections do not tell.
-
-    Raises:
-        ConfigError: it is of a tool that is not read.
-    """
-    if experiment.TELLING.search(text):
-        return experiment.FORMAT
-    if llm_trainer.TELLING.search(text):
-        return llm_trainer.FORMAT
-    refused = of_other_tool(path.name, content, text)
-    if refused is not None:
-        raise refused
-    if TELLING.search(with_sources(text, path.parent)):
-        return megatron.FORMAT
-    try:
-        tables = {key for key, value in tomllib.loads(text).items() if isinstance(value, dict)}
-    except (tomllib.TOMLDecodeError, RecursionError):
-        tables = set()
-    return torchtitan.FORMAT if TORCHTITAN_SECTIONS & tables else None
+    return _told(_source(path)).name
 
 
 def of_configuration(path: Path) -> str | None:
@@ -187,9 +79,11 @@ def of_configuration(path: Path) -> str | None:
     Raises:
         ConfigError: it is of a tool that is not read.
     """
-    text = _text(path)
-    content = _mapping_in(text)
-    return None if content is None else _of_yaml(content, text) or _of_text(path, content, text)
+    source = _source(path)
+    known = format_of(source) if source.syntax in DATA else None
+    if known is not None:
+        known.refuse_unread(source)
+    return None if known is None else known.name
 
 
 def read_named(name: str, base: Path, num_gpus: int | None = None) -> Read:
@@ -210,7 +104,11 @@ def read_named(name: str, base: Path, num_gpus: int | None = None) -> Read:
 
         return hugging_face_hub.read_model(name)
     inside = part_of_file(str(base / name))
-    return read_any(base / name, num_gpus) if inside is None else hugging_face.read(*inside)
+    if inside is None:
+        return read_any(base / name, num_gpus)
+    from predictor.formats.hugging_face import reader as hugging_face
+
+    return hugging_face.read(*inside)
 
 
 def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Read:
@@ -225,26 +123,15 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
         FileNotFoundError: there is no such file.
         ConfigError: the format is unknown, or the file asks for what is not modelled.
     """
-    name = detect(path)
-    if name == HUGECTR:
+    source = _source(path, num_gpus, data_parallel_size)
+    known = _told(source)
+    if known.name == HUGECTR:
         raise ConfigError(f"{path} is a {HUGECTR}; predict it as it is, with --system")
-    if name == hugging_face.FORMAT:
-        return hugging_face.read(path)
-    if name == deepspeed.FORMAT:
-        return deepspeed.read(path, data_parallel_size)
-    if name == experiment.FORMAT:
-        return experiment.read(path)
-    if name == llm_trainer.FORMAT:
-        return llm_trainer.read(path, num_gpus)
-    if name in (accelerate.FORMAT, llm_foundry.FORMAT):
-        return accelerate.read(path) if name == accelerate.FORMAT else llm_foundry.read(path)
-    if name == nemo.FORMAT:
-        return nemo.read(path, num_gpus)
-    if name == megatron_bridge.FORMAT:
-        return megatron_bridge.read(*with_function(path), num_gpus)
-    if name == torchtitan_python.FORMAT:
-        return torchtitan_python.read(*with_function(path), num_gpus)
-    return megatron.read(path, num_gpus) if name == megatron.FORMAT else torchtitan.read(path, num_gpus)
+    try:
+        read = known.read(source)
+    except ConfigError as error:
+        raise with_line(error, source) from None
+    return replace(read, format=known.name)
 
 
 def read_arguments(arguments: Mapping[str, Any], program: str, num_gpus: int | None) -> Read:
@@ -258,6 +145,8 @@ def read_arguments(arguments: Mapping[str, Any], program: str, num_gpus: int | N
     Raises:
         ConfigError: as those of a file.
     """
+    from predictor.formats.megatron import reader as megatron
+
     return megatron.read_arguments(arguments, program, num_gpus)
 
 
@@ -267,6 +156,8 @@ def of_trainer(content: dict[str, Any], where: str, base: Path) -> Read:
     Raises:
         ConfigError: it cannot be predicted.
     """
+    from predictor.formats import experiment, llm_trainer
+
     translate = experiment.translate if is_experiment(content) else llm_trainer.translate
     return translate(content, where, base)
 
@@ -279,6 +170,29 @@ def read_all(names: list[str], base: Path, num_gpus: int | None = None) -> list[
         ConfigError: some cannot be read; the message has a line for every problem of them all.
     """
     problems = Problems()
-    read = [problems.part(None, read_named, name, base, num_gpus) for name in names]
+    together = _of_one_run(names, base) if len(names) > 1 else []
+    nothing = Read({}, (), "")
+    read = []
+    for name in names:
+        if name not in together:
+            read.append(problems.part(nothing, read_named, name, base, num_gpus))
+        elif name == together[-1]:
+            read.append(problems.part(nothing, _read_together, together, base, num_gpus))
+        else:
+            read.append(nothing)  # the last of them says all
     problems.check()
-    return [file for file in read if file is not None]
+    return read
+
+
+def _of_one_run(names: list[str], base: Path) -> list[str]:
+    """Return the names of files that are parts of one run; none where fewer than two are."""
+    files = [name for name in names if not is_model_id(name) and (base / name).is_file()]
+    told = {name: format_of(_source(base / name)) for name in files}
+    found = [name for name, known in told.items() if known is not None and known.joins]
+    return found if len(found) > 1 else []
+
+
+def _read_together(names: list[str], base: Path, num_gpus: int | None) -> Read:
+    from predictor.formats.gpt_neox.reader import read_files  # the one format whose files join
+
+    return read_files([_source(base / name) for name in names], num_gpus)

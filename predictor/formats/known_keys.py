@@ -1,16 +1,58 @@
-"""Keys that a reader does not use: without effect on cost, refused, or worth a note."""
+"""The keys of a tool in three classes: read, without effect on cost, and refused as they matter and are not modelled.
+
+A key in none of them is refused where its name or its value speaks of cost; otherwise one line of the answer names it,
+and ``--strict`` refuses it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from predictor.core.base.errors import ConfigError
+from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_valid
+from predictor.core.schema.reading import READING
+from predictor.formats.fields import Fields
 
 FOLDER = Path(__file__).resolve().parent / "keys"
+
+# Words of names of what changes the cost of a step.
+_COST = re.compile(
+    r"size|hidden|layers?|heads?|dim(?:ension)?s?|width|depth|experts?|moe|topk|vocab\w*|batch\w*|micro\w*|parallel\w*|"
+    r"tp|pp|dp|cp|ep|etp|vpp|fsdp\d?|ddp|hsdp|zero\d?|stages?|shard\w*|replica\w*|world|gpus?|nodes?|devices?|ranks?|nproc|"
+    r"precision|dtype|amp|half|mixed|fp\d+\w*|bf16\w*|float\d*|int8|int4|nf4|tf32|quant\w*|load_in|recompute\w*|remat\w*|"
+    r"checkpointing|schedule|interleav\w*|chunks?|pipeline|pipe|overlap\w*|prefetch\w*|offload\w*|accumulat\w*|seq\w*|"
+    r"length|len|window|packing|packed|pack|rope|rotary|attention|attn|flash\w*|kernels?|fus\w*|compile\w*|graphs?|"
+    r"optim|optimizer|lora\w*|adapter|peft|dropout|tie|tied|bias|norm|activation|liger\w*|unsloth\w*|deepspeed"
+)
+# Beginnings of names of what does not, whatever follows.
+_COSTLESS = re.compile(
+    r"(?:eval|evaluation|val|valid|validation|test|log|logging|logger|wandb|tensorboard|mlflow|comet|swanlab|neptune|"
+    r"inference|infer|generation|predict|save|saving|hub|push|lr|learning|warmup|ckpt|profil\w*|debug|preprocess\w*|"
+    r"dataset|dataloader|tokenizer|early_stopping|report)(?:_|\.|$)"
+)
+_VALUES = re.compile(r"bf16|fp16|fp8|fp32|float\d+|bfloat16|int8|int4|nf4|zero-?\d|fsdp|adam\w*", re.IGNORECASE)
+OFF = (None, False, "", "no", "none", "None", "null", "false", "False", 0)
+
+
+def speaks_of_cost(key: str, value: object) -> bool:
+    """Return whether the name or the value of a key that nothing knows speaks of what changes the cost of a step.
+
+    Only what is on does: of a size, a batch, parallelism, a precision, recomputation, a schedule or overlap.
+    """
+    if isinstance(value, float | str | bool | int | None) and value in OFF:
+        return False
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key.rpartition(".")[2]).replace("-", "_").lower()
+    if _COSTLESS.match(name) or _COSTLESS.match(key.lower()):
+        return False
+    return any(_COST.fullmatch(word) for word in name.split("_")) or (
+        isinstance(value, str) and _VALUES.fullmatch(value) is not None
+    )
 
 
 class KnownKeys(BaseModel):
@@ -38,3 +80,54 @@ class KnownKeys(BaseModel):
 def known_keys(name: str) -> KnownKeys:
     """Return the known keys of a format."""
     return read_valid(FOLDER / f"{name}.yaml", KnownKeys, ConfigError)
+
+
+def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collection[str] = ()) -> list[str]:
+    """Return notes on the keys that a reader did not use, and record those that are refused.
+
+    Args:
+        known: the tool's keys.
+        tool: as messages call it.
+        holders: sections of the file; what a reader uses of them it has used by now.
+        read: names of sections and of keys that are read elsewhere, with those in front that they stand under.
+    """
+    notes: list[str] = []
+    passed: list[str] = []
+    unknown: list[str] = []
+    where = ""
+    for holder in holders:
+        where = holder.where
+        for key in holder.unused():
+            full, value = f"{holder.prefix}{key}", holder.values[key]
+            is_off = _is_off(value)
+            if full in known.noted:
+                notes += [] if is_off else [known.noted[full]]
+            elif full in known.noted_off:
+                notes += [known.noted_off[full]] if is_off else []
+            elif full in known.refused:
+                if not is_off:
+                    holder.broken(holder.error(key, known.refused[full]))
+            elif full in read:
+                continue
+            elif known.is_irrelevant(full):
+                passed.append(full)
+            elif speaks_of_cost(full, value) or READING.get().strict:
+                usual = sorted({*known.irrelevant, *known.refused, *known.noted, *holder.used, *read})
+                rule = f"of {tool} it is not known here.{nearest(full, usual)} Remove it if it changes no cost"
+                holder.broken(holder.error(key, rule))
+            else:
+                unknown.append(full)
+    if unknown:
+        notes.append(
+            f"{where}: not known here, and taken to cost nothing: {', '.join(unknown)} (--strict refuses such keys)"
+        )
+    if passed and READING.get().verbose:
+        notes.append(f"{where}: passed over, as they change no cost of a step: {', '.join(passed)}")
+    return notes
+
+
+def _is_off(value: Any) -> bool:
+    """Return whether a value says nothing or switches off; a section is off where its key enabled is false."""
+    if isinstance(value, dict):
+        return not value.get("enabled", bool(value))
+    return not value if isinstance(value, list | tuple) else value in OFF

@@ -44,6 +44,33 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         return dict(super().construct_mapping(node, deep=deep))
 
 
+class _ForeignLoader(_Loader):
+    """As other tools read their own files: the last of equal keys counts, and a tag of an object is its keys."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return a mapping."""
+        return dict(super(_Loader, self).construct_mapping(node, deep=deep))
+
+    def construct_tagged(self, _: str, node: yaml.Node) -> Any:
+        """Return what stands behind a tag."""
+        if isinstance(node, yaml.MappingNode):
+            return self.construct_mapping(node, deep=True)
+        return self.construct_sequence(node, deep=True) if isinstance(node, yaml.SequenceNode) else node.value
+
+
+_ForeignLoader.add_multi_constructor("", _ForeignLoader.construct_tagged)
+
+
+def load_foreign(text: str) -> Any:
+    """Return the content of another tool's YAML.
+
+    Raises:
+        yaml.YAMLError: it does not parse.
+        ValueError: a date that does not exist, or a number of thousands of digits.
+    """
+    return load_yaml(text, _ForeignLoader)
+
+
 def _kind(content: object) -> str:
     """Return the kind of a file's content that is no mapping."""
     if isinstance(content, bool):

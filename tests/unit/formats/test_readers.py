@@ -78,7 +78,7 @@ def test_only_keys_of_a_configuration_come_back(name: str) -> None:
 def test_the_error_about_an_unknown_format_lists_the_known_formats(text: str, tmp_path: Path) -> None:
     path = tmp_path / "what.cfg"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match="unknown config format; known: ") as caught:
+    with pytest.raises(ConfigError, match="its format is not known; it is ") as caught:
         read_any(path)
     assert all(name in str(caught.value) for name in FORMATS)
 
@@ -95,7 +95,7 @@ def test_missing_file_folder_and_binary_are_one_line_each(tmp_path: Path) -> Non
 
 
 def test_too_large_a_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("predictor.formats.LARGEST_BYTES", 10)
+    monkeypatch.setattr("predictor.formats.source.LARGEST_BYTES", 10)
     path = tmp_path / "big.json"
     path.write_text("{" + " " * 20 + "}", encoding="utf-8")
     with pytest.raises(ConfigError, match="has 22 bytes; expected a configuration, of at most 10"):
@@ -128,7 +128,7 @@ def test_problems_of_all_files_come_together(tmp_path: Path) -> None:
         completed({"from": [str(first), str(second)]}, tmp_path)
     lines = str(caught.value).splitlines()
     assert lines[0] == "5 problems:"
-    assert [line.split()[0] for line in lines[1:]] == ["ds.json:", *["launch.sh:"] * 4]
+    assert [line.split()[0] for line in lines[1:]] == ["ds.json:1:", "launch.sh:1:", "launch.sh:", *["launch.sh:"] * 2]
     for key in ("--num-layers is x", "--seq-length is missing", "--micro-batch-size is missing", "--fp16 and --bf16"):
         assert any(key in line for line in lines)
 

@@ -1,0 +1,21 @@
+"""How strictly files of other tools are read; a command says it for all that it reads."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import NamedTuple
+
+
+class Reading(NamedTuple):
+    """How files are read.
+
+    Attributes:
+        strict: a key that is not known is refused, whatever it says.
+        verbose: keys that were passed over, as they cost nothing, are listed.
+    """
+
+    strict: bool = False
+    verbose: bool = False
+
+
+READING: ContextVar[Reading] = ContextVar("reading", default=Reading())  # noqa: B039 (it cannot be changed)

@@ -1,0 +1,327 @@
+"""The formats of other tools: how each is told, which versions are read, where its keys are documented.
+
+The first format of the table that tells a file is its format. A format without a module is told, and refused by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.schema.input_kind import (
+    EXPERIMENT_FORMAT,
+    HUGECTR,
+    LLM_TRAINER_FORMAT,
+    LLM_TRAINER_SIZES,
+    is_experiment,
+    is_hugectr,
+    is_llm_trainer,
+)
+from predictor.core.schema.read import Read
+from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
+from predictor.formats.telling import Telling, by_text
+
+EXAMPLES = Path(__file__).parent / "examples"
+WAY_OUT = (
+    "which is not read; give model, layout and batch as a configuration, or as options: --model NAME --gpus N --tp N …"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One format.
+
+    Attributes:
+        name: as messages and ``Read.format`` have it.
+        tool: that takes such files.
+        telling: the ways to tell it; one is enough.
+        module: of its reader, below this package; empty: it is not read.
+        takes: what its reader takes beside the path, by the names of ``Source``.
+        versions: of the tool whose files are read.
+        documented: where the tool documents its keys, a path in its repository.
+        example: a file of ``examples/``, Python with .txt behind its name; empty: none.
+        rank: among several files of one run: 0 a model, 1 a part of the layout, 2 a training, which overrides both.
+        joins: files of one run are read as one, by ``read_files`` of the module.
+    """
+
+    name: str
+    tool: str
+    telling: tuple[Telling, ...]
+    module: str = ""
+    takes: tuple[str, ...] = ()
+    versions: str = ""
+    documented: str = ""
+    example: str = ""
+    rank: int = 2
+    joins: bool = False
+
+    def read(self, source: Source) -> Read:
+        """Read a file.
+
+        Raises:
+            ConfigError: the tool's files are not read, or the file asks for what is not modelled.
+        """
+        self.refuse_unread(source)
+        read = import_module(f"predictor.formats.{self.module}").read
+        return cast("Read", read(source.path, **{name: getattr(source, name) for name in self.takes}))
+
+    def refuse_unread(self, source: Source) -> None:
+        """Refuse a file whose format is told and not read.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if not self.module and self.name != HUGECTR:
+            raise ConfigError(f"{source.path.name} is of {self.tool}, {WAY_OUT}")
+
+
+def _not_read(tool: str, *telling: Telling) -> Format:
+    return Format(tool, tool, telling)
+
+
+def _holds(test: Any) -> Any:
+    """Return a test of a file's keys and values as one of the file."""
+    return lambda source: test(source.content)
+
+
+def _is_llm_foundry(source: Source) -> bool:
+    from predictor.formats.llm_foundry.reader import BATCH, MODELS, inside
+
+    content: Mapping[str, Any] = inside(source.content)
+    model = content.get("model")
+    return isinstance(model, dict) and model.get("name") in MODELS and any(key in content for key in BATCH)
+
+
+def _is_gpt_neox(source: Source) -> bool:
+    from predictor.formats.gpt_neox.files import is_of_gpt_neox
+
+    return is_of_gpt_neox(source)
+
+
+def _has_megatron_arguments(source: Source) -> bool:
+    from predictor.formats.megatron.command import TELLING, with_sources
+
+    return TELLING.search(with_sources(source.text, source.path.parent)) is not None
+
+
+BRIDGE_SECTIONS = (
+    "model",
+    "train",
+    "ddp",
+    "optimizer",
+    "scheduler",
+    "mixed_precision",
+    "comm_overlap",
+    "tokenizer",
+)
+
+TABLE = (
+    Format(
+        HUGECTR,
+        "HugeCTR",
+        (Telling((JSON,), test=_holds(is_hugectr)),),
+        versions="3 to 26",
+        documented="docs/source/api/python_interface.md",
+    ),
+    Format(
+        EXPERIMENT_FORMAT,
+        "model_training_framework",
+        (
+            Telling(test=_holds(is_experiment)),
+            by_text(r"^\s*[\"']?experiment_name[\"']?\s*:", TEXT),  # of a file that does not parse
+        ),
+        "experiment",
+        versions="this project's",
+        documented="docs/experiment.md",
+    ),
+    Format(
+        "LLM Foundry YAML",
+        "LLM Foundry",
+        (Telling((YAML,), test=_is_llm_foundry),),
+        "llm_foundry.reader",
+        versions="0.5 to 0.22",
+        documented="scripts/train/train.py",
+        example="llm_foundry.yaml",
+    ),
+    # Tools whose files have keys of other formats too.
+    Format(
+        "GPT-NeoX YAML",
+        "GPT-NeoX",
+        (Telling(test=_is_gpt_neox),),
+        "gpt_neox.reader",
+        ("content", "num_gpus"),
+        versions="1.0 to 2.0, and main of 2025",
+        documented="configs/neox_arguments.md",
+        example="gpt_neox.yaml",
+        joins=True,
+    ),
+    _not_read(
+        "axolotl",
+        Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),
+        by_text(r"\baxolotl(?:\.cli\.|\s+)train\b"),
+    ),
+    _not_read(
+        "LLaMA-Factory",
+        Telling(
+            all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "template", "dataset", "cutoff_len")
+        ),
+        Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size")),
+        by_text(r"\bllamafactory-cli\s+train\b"),
+    ),
+    _not_read(
+        "verl",
+        Telling(all_of=("actor_rollout_ref",), one_of=("data", "trainer", "critic", "algorithm")),
+        by_text(r"_target_:\s*verl\b|\bverl\.trainer\."),
+    ),
+    _not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
+    _not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
+    _not_read("nanotron", Telling(all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints"))),
+    _not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
+    _not_read(
+        "TRL or a Hugging Face Trainer",
+        Telling(all_of=("per_device_train_batch_size",), one_of=("model_name_or_path", "output_dir")),
+    ),
+    _not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
+    _not_read("torchtune", by_text(r"_component_:\s*torchtune\b")),
+    _not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
+    _not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
+    _not_read("NeMo 2", by_text(r"_target_:\s*nemo\.(?:collections|lightning)\b")),
+    _not_read("NeMo AutoModel", by_text(r"_target_:\s*nemo_automodel\b")),
+    Format(
+        "Hugging Face config.json",
+        "Hugging Face transformers",
+        (Telling((JSON,), one_of=("model_type", "architectures")),),
+        "hugging_face.reader",
+        versions="4.30 to 5.23",
+        documented="src/transformers/configuration_utils.py",
+        example="config.json",
+        rank=0,
+    ),
+    Format(
+        "DeepSpeed JSON",
+        "DeepSpeed",
+        (
+            Telling(
+                (JSON,),
+                one_of=(
+                    "train_batch_size",
+                    "train_micro_batch_size_per_gpu",
+                    "gradient_accumulation_steps",
+                    "zero_optimization",
+                    "fp16",
+                    "bf16",
+                    "zero_allow_untested_optimizer",
+                ),
+            ),
+        ),
+        "deepspeed.reader",
+        ("data_parallel_size",),
+        versions="0.14 to 0.18",
+        documented="docs/_pages/config-json.md",
+        example="deepspeed.json",
+        rank=1,
+    ),
+    Format(
+        LLM_TRAINER_FORMAT,
+        "llm_trainer",
+        (
+            Telling(test=_holds(is_llm_trainer)),
+            by_text(rf"^\s*[\"']?(?:{'|'.join(sorted(LLM_TRAINER_SIZES))})[\"']?\s*:", TEXT),
+        ),
+        "llm_trainer",
+        ("num_gpus",),
+        versions="this project's",
+        documented="docs/llm-trainer.md",
+    ),
+    Format(
+        "NeMo YAML",
+        "NeMo 1",
+        (
+            Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
+            Telling((YAML,), all_of=("training.trainer", "training.model")),
+            Telling((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
+            by_text(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
+        ),
+        "nemo.megatron_gpt",
+        ("num_gpus",),
+        versions="1.2x",
+        documented="examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
+        example="nemo_1.yaml",
+    ),
+    Format(
+        "accelerate configuration",
+        "Hugging Face accelerate",
+        (
+            Telling(
+                (YAML,),
+                all_of=("distributed_type",),
+                one_of=("fsdp_config", "deepspeed_config", "num_processes", "mixed_precision"),
+            ),
+        ),
+        "accelerate",
+        versions="0.20 to 1.12",
+        documented="src/accelerate/commands/config/config_args.py",
+        example="accelerate.yaml",
+        rank=1,
+    ),
+    Format(
+        "Megatron-Bridge recipe",
+        "Megatron-Bridge",
+        (
+            Telling((YAML,), one_of=BRIDGE_SECTIONS, at_least=2),
+            by_text(r"megatron\.bridge|\bConfigContainer\b", PYTHON),
+        ),
+        "megatron_bridge.reader",
+        ("function", "num_gpus"),
+        versions="0.1 to 0.6",
+        documented="src/megatron/bridge/training/config.py",
+        example="megatron_bridge.py.txt",
+    ),
+    Format(
+        "torchtitan configuration in Python",
+        "torchtitan",
+        (by_text(r"\btorchtitan\b|\bTrainer\.Config\(|\bJobConfig\(", PYTHON),),
+        "torchtitan.recipes",
+        ("function", "num_gpus"),
+        versions="0.3",
+        documented="torchtitan/trainer.py",
+        example="torchtitan.py.txt",
+    ),
+    Format(
+        "torchtitan TOML",
+        "torchtitan",
+        (Telling((TOML,), one_of=("job", "model", "training", "parallelism", "activation_checkpoint")),),
+        "torchtitan.reader",
+        ("num_gpus",),
+        versions="0.1 to 0.2.2",
+        documented="torchtitan/config/job_config.py",
+        example="torchtitan.toml",
+    ),
+    Format(
+        "Megatron-LM arguments",
+        "Megatron-LM",
+        (Telling((TEXT, YAML, JSON, TOML), test=_has_megatron_arguments),),
+        "megatron.reader",
+        ("num_gpus",),
+        versions="core 0.6 to 0.18",
+        documented="megatron/training/arguments.py",
+        example="megatron_lm.sh",
+    ),
+)
+
+
+def format_of(source: Source) -> Format | None:
+    """Return the format of a file; None where none of the table tells it."""
+    return next((known for known in TABLE if any(way.tells(source) for way in known.telling)), None)
+
+
+def resembled(source: Source) -> tuple[str, list[str]] | None:
+    """Return the format that a file's keys resemble most, with the keys that it has of those that tell it."""
+    held = {known.name: sorted(k for way in known.telling for k in way.names() if source.has(k)) for known in TABLE}
+    name = max(held, key=lambda name: len(held[name]))
+    return (name, held[name]) if held[name] else None
