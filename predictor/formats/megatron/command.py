@@ -12,10 +12,10 @@ import yaml
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.yaml_depth import load_yaml
-from predictor.formats.known_keys import known_keys
+from predictor.formats.known_keys import known_keys, speaks_of_cost
 from predictor.formats.megatron.options import AS_IT_RUNS, KEYS, Options
 from predictor.formats.shell.script import Script, parse, shown
-from predictor.formats.shell.words import UNKNOWN
+from predictor.formats.shell.words import UNKNOWN, is_unknown
 
 # Recognises a command line of Megatron-LM.
 TELLING = re.compile(
@@ -82,7 +82,8 @@ def load(path: Path, problems: list[str]) -> Command:
     world = _number(values.pop("world-size", None)) or _number(script.values.get("WORLD_SIZE"))
     if per_node and (nodes or (world is None and "nnodes" not in given)):  # torchrun starts one node unless told
         world = per_node * (nodes or 1)
-    options = Options(values, path.name, "--", problems=problems)
+    variables = {value: name for name, value in script.values.items() if is_unknown(value)}
+    options = Options(values, path.name, "--", problems=problems, variables=variables)
     blocks = script.values.get("CUDA_LAUNCH_BLOCKING") == "1"
     return Command(options, program, world, per_node, script.documents, blocks, _guesses(script, path.name))
 
@@ -236,6 +237,7 @@ def _check_conditions(script: Script, where: str, problems: list[str]) -> None:
     for name in sorted(script.conditional.keys() & script.used):
         problems += [
             f"{where}: --{key} stands in a condition of the script ({name}); {AS_IT_RUNS}"
-            for key in _values(script.conditional[name])
-            if not known.is_irrelevant(key.replace("-", "_"))
+            for key, value in _values(script.conditional[name]).items()
+            if not known.is_irrelevant(spelled := key.replace("-", "_"))
+            and (spelled in {*known.read, *known.refused} or speaks_of_cost(spelled, value))
         ]
