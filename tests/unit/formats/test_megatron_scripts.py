@@ -119,3 +119,47 @@ def test_a_script_that_starts_gpt_neox_says_which_files_to_read(command: str, fi
     with pytest.raises(ConfigError) as caught:
         found(tmp_path, f"#!/bin/bash\nmodule load cuda\n{command}\n")
     assert str(caught.value) == f"launch.sh starts GPT-NeoX with {files}: read these files, together"
+
+
+SIZED = """#!/bin/bash
+MODEL_SIZE=$1
+TP=${2}
+PR=${3:-bf16}
+if [ $MODEL_SIZE = 7B ]; then
+    NUM_LAYERS=32
+    gqa_options=" --group-query-attention --num-query-groups 4"
+elif [ $MODEL_SIZE = 1B ]; then
+    NUM_LAYERS=16
+    gqa_options=""
+fi
+if [ $PR = bf16 ]; then
+    pr_options="--bf16"
+else
+    pr_options="--fp16"
+fi
+torchrun --nproc_per_node $GPUS pretrain_gpt.py --num-layers $NUM_LAYERS --tensor-model-parallel-size $TP $pr_options \\
+    --hidden-size 256 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 --vocab-size 512 \\
+    --tokenizer-type NullTokenizer --transformer-impl local --micro-batch-size 1 --global-batch-size 16 $gqa_options
+"""
+
+
+def test_a_script_is_read_with_the_arguments_that_another_calls_it_with(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SIZED, encoding="utf-8")
+    read = found(tmp_path, "cd /elsewhere\nGPUS=8 bash run.sh \\\n  7B 2 2>&1 | tee log\n")
+    model, parallelism = read.content["model"], read.content["parallelism"]
+    assert (model["num_layers"], model["num_key_value_heads"]) == (32, 4)
+    assert (parallelism["tensor_parallel_size"], parallelism["data_parallel_size"]) == (2, 4)
+    assert read.content["training"]["precision"] == "bf16"
+    assert "launch.sh: read is run.sh, which it calls with its arguments" in read.notes
+    other = found(tmp_path, "export GPUS=16\nsh ./run.sh 1B 4 fp16\n").content
+    assert (other["model"]["num_layers"], other["parallelism"]["data_parallel_size"]) == (16, 4)
+    assert other["training"]["precision"] == "fp16"
+    with pytest.raises(ConfigError, match=r"its 3 arguments decide \d of its options; write the line that calls it"):
+        found(tmp_path, SIZED.replace("${3:-bf16}", "$3"))
+
+
+def test_a_script_that_takes_its_arguments_in_turn_is_not_followed(tmp_path: Path) -> None:
+    turn = "while [ $# -gt 0 ]; do\n  case $1 in --tp) TP=$2; shift;; esac\n  shift\ndone\n"
+    (tmp_path / "run.sh").write_text(turn + SIZED, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"it starts run\.sh: read that"):
+        found(tmp_path, "bash run.sh --tp 4\n")
