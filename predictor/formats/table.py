@@ -104,9 +104,9 @@ def _is_gpt_neox(source: Source) -> bool:
 
 
 def _has_megatron_arguments(source: Source) -> bool:
-    from predictor.formats.megatron.command import TELLING, with_sources
+    from predictor.formats.megatron.command import TELLING, with_called
 
-    return TELLING.search(with_sources(source.text, source.path.parent)) is not None
+    return TELLING.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
 BRIDGE_SECTIONS = (
