@@ -220,10 +220,10 @@ clean: ## remove environments, caches and builds
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
 $(PREDICT_READY): EXTRAS :=
-$(TEST_READY): EXTRAS := [fit,test]
+$(TEST_READY): EXTRAS := [fit,readers,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
 $(DOCS_READY): EXTRAS := [docs]
-$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,recommend,reference,test,train,workflow]
+$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,readers,recommend,reference,test,train,workflow]
 .venv/%/$(READY): pyproject.toml constraints.txt training/hugectr/engine-cpu.txt
 	@rm -rf "$(@D)"
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \

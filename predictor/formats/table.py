@@ -5,6 +5,7 @@ The first format of the table that tells a file is its format. A format without 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -45,6 +46,7 @@ class Format:
         documented: where the tool documents its keys, a path in its repository.
         example: a file of ``examples/``, Python with .txt behind its name; empty: none.
         rank: among several files of one run: 0 a model, 1 a part of the layout, 2 a training, which overrides both.
+        joins: files of one run are read as one, by ``read_files`` of the module.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Format:
     documented: str = ""
     example: str = ""
     rank: int = 2
+    joins: bool = False
 
     def read(self, source: Source) -> Read:
         """Read a file.
@@ -94,21 +97,18 @@ def _is_llm_foundry(source: Source) -> bool:
     return isinstance(model, dict) and model.get("name") in MODELS and any(key in content for key in BATCH)
 
 
+def _is_gpt_neox(source: Source) -> bool:
+    from predictor.formats.gpt_neox.files import is_of_gpt_neox
+
+    return is_of_gpt_neox(source)
+
+
 def _has_megatron_arguments(source: Source) -> bool:
     from predictor.formats.megatron.command import TELLING, with_sources
 
     return TELLING.search(with_sources(source.text, source.path.parent)) is not None
 
 
-NEOX_LAYOUT = (
-    "pipe-parallel-size",
-    "pipe_parallel_size",
-    "model-parallel-size",
-    "model_parallel_size",
-    "zero_optimization",
-    "pos-emb",
-    "pos_emb",
-)
 BRIDGE_SECTIONS = (
     "model",
     "train",
@@ -149,7 +149,17 @@ TABLE = (
         example="llm_foundry.yaml",
     ),
     # Tools whose files have keys of other formats too.
-    _not_read("GPT-NeoX", Telling(all_of=("num-layers|num_layers",), one_of=NEOX_LAYOUT)),
+    Format(
+        "GPT-NeoX YAML",
+        "GPT-NeoX",
+        (Telling(test=_is_gpt_neox),),
+        "gpt_neox.reader",
+        ("content", "num_gpus"),
+        versions="1.0 to 2.0, and main of 2025",
+        documented="configs/neox_arguments.md",
+        example="gpt_neox.yaml",
+        joins=True,
+    ),
     _not_read(
         "axolotl",
         Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),
@@ -231,8 +241,13 @@ TABLE = (
     Format(
         "NeMo YAML",
         "NeMo 1",
-        (Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size")),),
-        "nemo",
+        (
+            Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
+            Telling((YAML,), all_of=("training.trainer", "training.model")),
+            Telling((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
+            by_text(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
+        ),
+        "nemo.megatron_gpt",
         ("num_gpus",),
         versions="1.2x",
         documented="examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",

@@ -28,6 +28,10 @@ from datasets import load_dataset; from pathlib import Path
 Path("texts").mkdir(); Path("texts/train.jsonl").write_text('{"text": "a line"}\\n')
 assert load_dataset("texts", None, split="train")[0]["text"] == "a line"
 """
+REFERENCES = """
+from predictor.formats.interpolation import filled
+assert filled({"a": 2, "b": "${multiply:2,${a}}"}, "a.yaml")["b"] == 4
+"""
 LLAMA = """
 import torch; from transformers import LlamaConfig, LlamaForCausalLM
 sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2)
@@ -78,6 +82,7 @@ COMMANDS = {
         "mpiexec -n 2 python -c 'from mpi4py import MPI; assert MPI.COMM_WORLD.size == 2'",
     ],
     "hub": [f"python -c {shlex.quote(HUB)}"],
+    "readers": [f"python -c {shlex.quote(REFERENCES)}"],
     "reference": [f"python -c {shlex.quote(LLAMA)}"],
     "trace": ["python -m microbench trace tiny --device cpu --ranks 1 --steps 1 --out traces"],
     "docs": [

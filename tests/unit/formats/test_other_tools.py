@@ -24,7 +24,6 @@ ARGUMENTS = (
         ("a.yaml", "model_name_or_path: m\nstage: sft\ncutoff_len: 2048\n", "is of LLaMA-Factory"),
         ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "is of verl"),
         ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
-        ("a.yaml", "num-layers: 12\npipe-parallel-size: 1\n", "is of GPT-NeoX"),
         ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
         ("a.yaml", "tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "is of torchtune"),
         ("a.yaml", "model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "is of nanotron"),
