@@ -175,7 +175,18 @@ TABLE = (
     _not_read("torchtune", by_text(r"_component_:\s*torchtune\b")),
     _not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
     _not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
-    _not_read("NeMo 2", by_text(r"_target_:\s*nemo\.(?:collections|lightning)\b")),
+    Format(
+        "NeMo 2 recipe",
+        "NeMo 2",
+        (
+            by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
+            by_text(r"\bnemo_run\b|\bfrom nemo\.collections import .*\bllm\b|\bnemo\.collections\.llm\b", PYTHON),
+        ),
+        "nemo.recipe",
+        ("function", "num_gpus"),
+        versions="2.0 to 2.4",
+        documented="nemo/collections/llm/recipes/README.md",
+    ),
     _not_read("NeMo AutoModel", by_text(r"_target_:\s*nemo_automodel\b")),
     Format(
         "Hugging Face config.json",
