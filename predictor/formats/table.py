@@ -187,7 +187,18 @@ TABLE = (
         versions="2.0 to 2.4",
         documented="nemo/collections/llm/recipes/README.md",
     ),
-    _not_read("NeMo AutoModel", by_text(r"_target_:\s*nemo_automodel\b")),
+    Format(
+        "NeMo AutoModel YAML",
+        "NeMo AutoModel",
+        (
+            by_text(r"_target_:\s*nemo_automodel\b", YAML),
+            Telling((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
+        ),
+        "nemo.automodel",
+        ("num_gpus",),
+        versions="0.1 to 0.7",
+        documented="docs/guides/llm/finetune.md",
+    ),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",

@@ -33,6 +33,8 @@ OVERLAP = "MegatronCommOverlapCallback"
 DEEP_EP = "DeepEPCallback"
 # Of nemo/collections/llm/gpt/model/: what all models of it have, and which of a class's defaults choose kernels.
 DEFAULTS = {"cross_entropy_fusion_impl": "native", "moe_token_dispatcher_type": "alltoall"}
+FUSED_ROPE = re.compile(r"(?:Code)?Llama|Mixtral|Nemotron|BaseMamba|NVIDIAMamba")
+UNTIED = re.compile(r"Qwen25?Config")
 KERNELS = re.compile(
     r"(?:apply_rope|bias_\w+|masked_softmax|gradient_accumulation|cross_entropy_loss)_fusion|moe_token_\w+"
 )
@@ -152,7 +154,10 @@ class _Recipe:
 
     def kernels(self) -> dict[str, Any]:
         """Return the kernels that the model's class chooses, and a callback for its experts."""
-        found = {key: value for key, value in self.defaults.items() if KERNELS.fullmatch(key)}
+        kind = self.config.get(KIND, "")
+        found = {"apply_rope_fusion": FUSED_ROPE.match(kind) is not None}
+        found |= {"share_embeddings_and_output_weights": False} if UNTIED.match(kind) else {}
+        found |= {key: value for key, value in self.defaults.items() if KERNELS.fullmatch(key)}
         if DEEP_EP in self.callbacks():
             found |= {"moe_token_dispatcher_type": "flex", "moe_enable_deepep": True}
         return found
