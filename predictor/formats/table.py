@@ -208,8 +208,30 @@ TABLE = (
     ),
     _not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
     _not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
-    _not_read("NeMo 2", by_text(r"_target_:\s*nemo\.(?:collections|lightning)\b")),
-    _not_read("NeMo AutoModel", by_text(r"_target_:\s*nemo_automodel\b")),
+    Format(
+        "NeMo 2 recipe",
+        "NeMo 2",
+        (
+            by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
+            by_text(r"\bnemo_run\b|\bfrom nemo\.collections import .*\bllm\b|\bnemo\.collections\.llm\b", PYTHON),
+        ),
+        "nemo.recipe",
+        ("function", "num_gpus"),
+        versions="2.0 to 2.4",
+        documented="nemo/collections/llm/recipes/README.md",
+    ),
+    Format(
+        "NeMo AutoModel YAML",
+        "NeMo AutoModel",
+        (
+            by_text(r"_target_:\s*nemo_automodel\b", YAML),
+            Telling((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
+        ),
+        "nemo.automodel",
+        ("num_gpus",),
+        versions="0.1 to 0.7",
+        documented="docs/guides/llm/finetune.md",
+    ),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
