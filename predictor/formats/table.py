@@ -94,6 +94,12 @@ def _is_llm_foundry(source: Source) -> bool:
     return isinstance(model, dict) and model.get("name") in MODELS and any(key in content for key in BATCH)
 
 
+def _starts_trainer(source: Source) -> bool:
+    from predictor.formats.trainer.scripts import TELLING
+
+    return TELLING.search(source.text) is not None
+
+
 def _has_megatron_arguments(source: Source) -> bool:
     from predictor.formats.megatron.command import TELLING, with_sources
 
@@ -150,18 +156,28 @@ TABLE = (
     ),
     # Tools whose files have keys of other formats too.
     _not_read("GPT-NeoX", Telling(all_of=("num-layers|num_layers",), one_of=NEOX_LAYOUT)),
-    _not_read(
+    Format(
+        "axolotl YAML",
         "axolotl",
-        Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),
-        by_text(r"\baxolotl(?:\.cli\.|\s+)train\b"),
+        (Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),),
+        "trainer.axolotl",
+        ("num_gpus",),
+        versions="0.3 to 0.19",
+        documented="src/axolotl/utils/schemas/config.py",
+        example="axolotl.yaml",
+    ),
+    Format(
+        "LLaMA-Factory YAML",
+        "LLaMA-Factory",
+        (Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),),
+        "trainer.llama_factory",
+        ("num_gpus",),
+        versions="0.8 to 0.9",
+        documented="src/llamafactory/hparams",
+        example="llama_factory.yaml",
     ),
     _not_read(
-        "LLaMA-Factory",
-        Telling(
-            all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "template", "dataset", "cutoff_len")
-        ),
-        Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size")),
-        by_text(r"\bllamafactory-cli\s+train\b"),
+        "LLaMA-Factory 1", Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size"))
     ),
     _not_read(
         "verl",
@@ -172,9 +188,48 @@ TABLE = (
     _not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
     _not_read("nanotron", Telling(all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints"))),
     _not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
-    _not_read(
-        "TRL or a Hugging Face Trainer",
-        Telling(all_of=("per_device_train_batch_size",), one_of=("model_name_or_path", "output_dir")),
+    Format(
+        "Hugging Face Trainer arguments",
+        "a Hugging Face Trainer",
+        (
+            Telling(all_of=("per_device_train_batch_size",)),
+            Telling(all_of=("model_name_or_path",), one_of=("output_dir", "learning_rate", "num_train_epochs")),
+        ),
+        "trainer.reader",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24, TRL 0.8 to 1.16",
+        documented="src/transformers/training_args.py",
+        example="hugging_face_trainer.yaml",
+    ),
+    Format(
+        "Hugging Face trainer_state.json",
+        "a Hugging Face Trainer",
+        (Telling((JSON,), all_of=("log_history", "global_step")),),
+        "trainer.state",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24",
+        documented="src/transformers/trainer_callback.py",
+        example="trainer_state.json",
+    ),
+    Format(
+        "PEFT adapter_config.json",
+        "PEFT",
+        (Telling((JSON,), all_of=("peft_type", "base_model_name_or_path")),),
+        "trainer.adapters",
+        versions="0.4 to 0.21",
+        documented="src/peft/tuners/lora/config.py",
+        example="adapter_config.json",
+        rank=1,
+    ),
+    Format(
+        "Hugging Face Trainer command",
+        "a Hugging Face Trainer",
+        (Telling((TEXT,), test=_starts_trainer),),
+        "trainer.scripts",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24",
+        documented="src/accelerate/commands/launch.py",
+        example="hugging_face_trainer.sh",
     ),
     _not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
     _not_read("torchtune", by_text(r"_component_:\s*torchtune\b")),
