@@ -18,6 +18,7 @@ from predictor.core.workload.frameworks import defaults_of
 from predictor.core.workload.software import Framework
 from predictor.formats import accelerate
 from predictor.formats.deepspeed import reader as deepspeed
+from predictor.formats.shell.words import as_written
 from predictor.formats.trainer.arguments import Arguments
 
 MIB = 2**20
@@ -53,6 +54,7 @@ class Launch:
         num_nodes: of the run.
         accelerate: keys of accelerate's configuration that its launcher was given.
         where: file that these stand in, for messages.
+        missing: file of these that is not there; empty: none.
     """
 
     base: Path
@@ -60,6 +62,7 @@ class Launch:
     num_nodes: int = 1
     accelerate: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
+    missing: str = ""
 
 
 @dataclass(slots=True)
@@ -106,6 +109,8 @@ def layout_of(
         layout = _deepspeed(arguments, launch, problems)
     elif arguments.value("fsdp") or arguments.value("fsdp_config"):
         layout = _fsdp(arguments, launch, precision, problems)
+    elif launch.missing:
+        layout = _unknown(arguments, f"accelerate's configuration is {launch.missing}")
     elif kind in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
         layout = _accelerated(launch, precision, problems, arguments)
     else:
@@ -185,22 +190,32 @@ def _deepspeed(arguments: Arguments, launch: Launch, problems: Problems) -> Layo
 
 
 def _missing(arguments: Arguments) -> Layout:
-    """Return the layout of a DeepSpeed configuration that is not there: its stage is asked for, the rest follows."""
+    """Return the layout of a DeepSpeed configuration that is not there."""
     name = arguments.own("deepspeed")
-    shown = str(arguments.fields.values[name]).replace("\x00", "")
+    shown = as_written(str(arguments.fields.values[name]))
+    layout = _unknown(arguments, f"{arguments.fields.prefix}{name} is {shown}")
+    del layout.derived["training.framework"]
+    layout.framework = Framework.DEEPSPEED
+    return layout
+
+
+def _unknown(arguments: Arguments, which: str) -> Layout:
+    """Return the layout that a file says which is not there: its ZeRO stage is asked for, the rest follows from it."""
     arguments.unsaid[ZERO] = (
-        f"{arguments.where}: {arguments.fields.prefix}{name} is {shown}, which is not there: put that file beside this "
-        "one, or give it in from as well, or"
+        f"{arguments.where}: {which}, which is not there: put that file beside this one, or give it in from as well, or"
     )
+
+    def engine(content: dict[str, Any]) -> Framework:
+        return Framework.DEEPSPEED if _stage(content) in (1, 2) else Framework.TRANSFORMERS
 
     def following(key: str) -> Callable[[dict[str, Any]], Any]:
-        return lambda content: _defaults(Framework.DEEPSPEED, _stage(content)).get(key)
+        return lambda content: _defaults(engine(content), _stage(content)).get(key)
 
-    return Layout(
-        framework=Framework.DEEPSPEED,
-        derived={f"parallelism.{key}": following(key) for key in OF_STAGE},
-        sharded=True,
-    )
+    def framework(content: dict[str, Any]) -> str | None:
+        return None if "gradient_reduction" in content.get("parallelism", {}) else str(engine(content))
+
+    derived = {f"parallelism.{key}": following(key) for key in OF_STAGE}
+    return Layout(derived={"training.framework": framework, **derived}, sharded=True)
 
 
 def _stage(content: dict[str, Any]) -> int:

@@ -32,20 +32,27 @@ PAGED = ("paged_adamw_32bit", "paged_adamw")
 MOMENTS_16_BITS, MOMENTS_32_BITS = 4, 8
 
 
-def precision_of(arguments: Arguments) -> tuple[dict[str, Any], bool]:
-    """Return the keys of ``training`` on precision, and whether weights are in fp32 beside computing in 16 bits."""
+def precision_of(arguments: Arguments, mixed: object) -> tuple[dict[str, Any], bool]:
+    """Return the keys of ``training`` on precision, and whether weights are in fp32 beside computing in 16 bits.
+
+    Args:
+        arguments: of the run.
+        mixed: what accelerate's launcher says of mixed precision, where the arguments say nothing.
+    """
     is_brain, is_half = arguments.switch("bf16"), arguments.switch("fp16")
+    if not any(arguments.has(key) for key in ("bf16", "fp16")) and mixed is None:
+        arguments.taken["bf16"] = is_brain
     if str(arguments.value("fp16")) == OF_FILE or (is_brain and is_half and arguments.value("bf16") == OF_FILE):
         is_half = False
     if is_brain and is_half:
         arguments.broken("fp16", "bf16 is true as well; set one of them to false")
     weights = _weights(arguments)
-    if is_brain or is_half:
-        return {"precision": BRAIN if is_brain else HALF}, weights == FULL
+    if not any(arguments.has(key) for key in ("bf16", "fp16")) and mixed in (BRAIN, HALF):
+        is_brain, is_half = mixed == BRAIN, mixed == HALF
+    if is_brain or is_half:  # gradients are scaled in fp32 alone, so weights beside fp16 are in it
+        return {"precision": BRAIN if is_brain else HALF}, weights == FULL or (is_half and weights is None)
     if weights in (BRAIN, HALF):  # the model itself computes in 16 bits, without torch.autocast
         return {"precision": weights}, False
-    if weights is None and not any(arguments.has(key) for key in ("bf16", "fp16")):
-        arguments.taken["bf16"] = False
     return {"precision": FULL, **({"tf32": True} if arguments.switch("tf32") else {})}, False
 
 

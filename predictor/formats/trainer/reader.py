@@ -28,6 +28,9 @@ NAMES = {
     "base_model": "model_name_or_path",
     "lora_rank": "lora_r",
     "lora_target": "lora_target_modules",
+    "target_modules": "lora_target_modules",
+    "trainable": "lora_target_modules",
+    "modules_to_save": "lora_modules_to_save",
     "use_lora": "use_peft",
     "lora_enable": "use_peft",
     "lora": "use_peft",
@@ -40,22 +43,19 @@ TRL = Dialect(
     "TRL",
     "trainer",
     NAMES,
-    {"max_length": 1024, "gradient_checkpointing": True, "bf16": "auto", "use_reentrant": False, "lora_r": 16},
+    {
+        "max_length": 1024,
+        "gradient_checkpointing": True,
+        "bf16": "auto",
+        "use_reentrant": False,
+        "lora_r": 16,
+        "dtype": "float32",
+    },
 )
-# Arguments of TRL alone.
-OF_TRL = (
-    "packing",
-    "dataset_mixer",
-    "dataset_mixture",
-    "max_seq_length",
-    "max_length",
-    "dataset_text_field",
-    "attn_implementation",
-    "use_peft",
-    "lora_r",
-    "dataset_kwargs",
-    "assistant_only_loss",
-)
+# Arguments of TRL alone; max_seq_length and dataset_mixer are of releases that had the Trainer's own defaults.
+OF_TRL = ("packing", "dataset_mixture", "dataset_text_field", "assistant_only_loss", "completion_only_loss")
+OF_OLDER_TRL = ("max_seq_length", "dataset_mixer")
+OLDER_TRL = Dialect("TRL", "trainer", NAMES, {"max_length": 1024, "dtype": "float32"})
 
 
 def read(path: Path, num_gpus: int | None = None) -> Read:
@@ -78,13 +78,36 @@ def from_arguments(
 ) -> Read:
     """Return the configuration that a Trainer's arguments by name stand for."""
     dialect = TRL if is_trl or any(key in content for key in OF_TRL) else TRAINER
+    if any(key in content for key in OF_OLDER_TRL):
+        dialect = OLDER_TRL
     values = dict(content)
     if any(key in values for key in ("lora_r", "lora_rank", "lora_target_modules")):
         values.setdefault("use_peft", True)
-    if "block_size" in values:  # run_clm.py: group_texts
-        values["fills_sequences"] = True
+    _of_scripts(values)
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), dialect)
     return read_run(arguments, launch, FORMAT, problems)
+
+
+def _of_scripts(values: dict[str, Any]) -> None:
+    """Put what widespread scripts say otherwise in the Trainer's words."""
+    if "block_size" in values:  # run_clm.py: group_texts
+        values["fills_sequences"] = True
+    parts = [values.pop(key, None) for key in ("max_source_length", "max_target_length")]
+    if all(isinstance(part, int) for part in parts):  # a sample is its source and its target
+        values.setdefault("max_length", sum(parts))
+    if values.get("deepspeed") is True:  # a switch beside DeepSpeed's own arguments
+        del values["deepspeed"]
+        named, stage = values.pop("deepspeed_config", None), values.pop("zero_stage", None)
+        if named is not None:
+            values["deepspeed"] = named
+        elif isinstance(stage, str):
+            values["deepspeed"] = stage  # a variable that its script does not set
+        elif isinstance(stage, int):  # DeepSpeedExamples, dschat/utils/ds_utils.py
+            offload = {"device": "cpu" if values.pop("offload", False) else "none"}
+            zero = {"stage": stage, "overlap_comm": True, "offload_param": offload, "offload_optimizer": offload}
+            values["deepspeed"] = {"zero_optimization": zero, "fp16": {"enabled": "auto"}, "bf16": {"enabled": "auto"}}
+        if stage is not None:
+            values.setdefault("dtype", "fp16")
 
 
 def read_state(path: Path, num_gpus: int | None = None) -> Read:

@@ -12,6 +12,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
+from predictor.core.workload.software import Framework
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.trainer.adapters import lora_of
 from predictor.formats.trainer.arguments import Arguments
@@ -70,12 +71,15 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
     model |= {} if length is None else {"sequence_length": length}
     adapts = arguments.switch("use_peft")
     training = _batch(arguments)
-    precision, weights_in_fp32 = problems.part((nothing(), False), precision_of, arguments)
+    mixed = launch.accelerate.get("mixed_precision")
+    precision, weights_in_fp32 = problems.part((nothing(), False), precision_of, arguments, mixed)
     how = (precision.get("precision", "bf16"), adapts, weights_in_fp32, problems)
     layout = problems.part(Layout(), layout_of, arguments, launch, *how)
     layout.training.pop("precision", None)
     training |= layout.training | precision | _recompute(arguments)
     if adapts:
+        if weights_in_fp32 and layout.framework is Framework.TRANSFORMERS and not arguments.switch("load_in_4bit"):
+            arguments.note("the base is predicted in 16 bits; in fp32 it takes twice the memory, and casts")
         training["lora"] = problems.part(nothing(), lora_of, arguments, model)
     else:
         problems.part(nothing(), _unadapted, arguments)
@@ -117,9 +121,8 @@ def _recompute(arguments: Arguments) -> dict[str, Any]:
             "gradient_checkpointing", "checkpoints that travel to the host are not modelled; write true to keep them"
         )
         return {}
-    is_written = any(arguments.has(key) for key in ("gradient_checkpointing", "activation_checkpointing"))
-    if written is None and not is_written:
-        arguments.taken["gradient_checkpointing"] = False
+    if not any(arguments.has(key) for key in ("gradient_checkpointing", "activation_checkpointing")):
+        arguments.taken["gradient_checkpointing"] = bool(written)
     if not arguments.switch("gradient_checkpointing") and not arguments.switch("activation_checkpointing"):
         return {}
     keys: dict[str, Any] = {"recompute": "full"}

@@ -35,6 +35,8 @@ TELLING = re.compile(
 STARTS = ("--per_device_train_batch_size", "--per-device-train-batch-size")
 COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf")
 SUBCOMMANDS = ("train", "sft", "launch")
+STAND_IN = "\u2400"  # of the mark of an unknown expansion, which YAML refuses
+OF_TRAININGS = {"model_name_or_path", "base_model"}
 CONFIGS = (".yaml", ".yml", ".json")
 VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)")
 INCLUDED = re.compile(r"[^:@]+:([0-9]+(?:,[0-9]+)*)")
@@ -84,7 +86,10 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     found = [_command(words) for words in script.commands]
     commands = [command for command in found if command is not None]
     if not commands:
-        raise ConfigError(f"{path.name}: no command that starts a Trainer in it, such as torchrun train.py --bf16 True")
+        raise ConfigError(
+            f"{path.name}: it starts no Trainer of a language model that is told by its arguments, such as "
+            "--per_device_train_batch_size; read the script or the file that has them"
+        )
     problems = Problems()
     _check_same(commands, path.name, problems)
     command = commands[-1]
@@ -94,18 +99,20 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
             "continued pre-training are: read the command of such a run"
         )
     launch = _launch(command, text, path, num_gpus)
-    return _read(command, path.name, launch, problems)
+    return _read(command, path.name, launch, script.documents, problems)
 
 
-def _read(command: Command, where: str, launch: Launch, problems: Problems) -> Read:
+def _read(command: Command, where: str, launch: Launch, documents: list[str], problems: Problems) -> Read:
     """Return what a command's arguments say, with those of the file that it names in front."""
     content = dict(command.values)
-    file = _config(command, where, launch.base)
-    if file is not None:
-        content = read_mapping(file) | content
-        where = where if command.values else file.name
-        launch.base = file.parent
-    program, prefix = command.program, "" if file is not None else "--"
+    named = next((word for word in command.words[:1] if word.endswith(CONFIGS) or is_unknown(word)), None)
+    named = named or content.pop("config", None)
+    if isinstance(named, str):
+        content = _config(named, where, launch, documents) | content
+        prefix = ""
+    else:
+        prefix = "--"
+    program = command.program
     if program.startswith("axolotl"):
         return axolotl.from_mapping(content, where, launch, problems)
     if "llamafactory" in program or "llmtuner" in program or "finetuning_type" in content:
@@ -114,19 +121,37 @@ def _read(command: Command, where: str, launch: Launch, problems: Problems) -> R
     return reader.from_arguments(content, where, launch, problems, prefix, is_trl)
 
 
-def _config(command: Command, where: str, base: Path) -> Path | None:
-    """Return the file of arguments that a command names, by itself or as --config."""
-    named = next((word for word in command.words[:1] if word.endswith(CONFIGS)), None)
-    named = named or command.values.pop("config", None)
-    if not isinstance(named, str) or not named.endswith(CONFIGS):
+def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dict[str, Any]:
+    """Return the arguments of the file that a command names, which the script itself may write.
+
+    Raises:
+        ConfigError: it is neither beside the script nor in it.
+    """
+    file = None if is_unknown(named) else beside(named, launch.base)
+    if file is not None:
+        launch.base = file.parent
+        return read_mapping(file)
+    written = [content for text in documents if (content := _document(text)) is not None]
+    if len(written) == 1:
+        return written[0]
+    raise ConfigError(
+        f"{where}: the arguments are in {as_written(named)}, which is not beside this script; read that file, with "
+        "--gpus N"
+    )
+
+
+def _document(text: str) -> dict[str, Any] | None:
+    """Return the arguments of a training in a text that a script writes; None where it is something else."""
+    try:
+        content = load_foreign(text.replace(UNKNOWN, STAND_IN))
+    except (yaml.YAMLError, ValueError):
         return None
-    file = None if is_unknown(named) else beside(named, base)
-    if file is None:
-        raise ConfigError(
-            f"{where}: the arguments are in {as_written(named)}, which is not beside this script; read that file, with "
-            "--gpus N"
-        )
-    return file
+    if not isinstance(content, dict) or not OF_TRAININGS & content.keys():
+        return None
+    return {
+        str(key): value.replace(STAND_IN, UNKNOWN) if isinstance(value, str) else value
+        for key, value in content.items()
+    }
 
 
 def _command(words: list[str]) -> Command | None:
@@ -142,9 +167,9 @@ def _command(words: list[str]) -> Command | None:
             return None
         program, behind = f"{Path(program).name} {behind[0]}", behind[1:]
     starts = any(word.partition("=")[0] in STARTS for word in behind)
-    names = [word for word in behind[:1] if word.endswith(CONFIGS) or is_unknown(word)]
+    is_named = any(word.endswith(CONFIGS) for word in behind[:1]) or "--config" in behind
     is_tool = program.partition(" ")[0].partition(".")[0] in COMMANDS
-    if not (starts or is_tool or (names and names[0].endswith(CONFIGS))):
+    if not (starts or is_tool or is_named):
         return None
     positional = behind[:1] if behind and not behind[0].startswith("--") else []
     return Command(words[:at], program, positional, _values(behind[len(positional) :]))
@@ -210,23 +235,25 @@ def _launch(command: Command, text: str, path: Path, num_gpus: int | None) -> La
     given = _values(command.launcher)
     found = {key: given[key] for key in LAUNCHERS if key in given}
     own: dict[str, Any] = {}
-    if isinstance(found.get("config_file"), str):
-        own = _accelerate(found["config_file"], path)
+    missing = ""
+    if isinstance(named := found.get("config_file"), str):
+        file = None if is_unknown(named) else beside(named, path.parent)
+        own, missing = ({}, as_written(named)) if file is None else (read_mapping(file), "")
     for key, ours in ACCELERATE.items():
         if key in found:
-            section, _, name = ours.rpartition(".")
-            holder = own.setdefault(section, {}) if section else own
+            part, _, name = ours.rpartition(".")
+            holder = own.setdefault(part, {}) if part else own
             holder[name] = found[key]
     if "deepspeed_config" in own and (given.get("use_deepspeed") or "distributed_type" not in own):
         own["distributed_type"] = "DEEPSPEED"
     if given.get("use_fsdp"):
         own["distributed_type"] = "FSDP"
-    section = {key: value for key, value in given.items() if key.startswith("fsdp_")}
-    own |= {"fsdp_config": {**own.get("fsdp_config", {}), **section}} if section else {}
+    if section := {key: value for key, value in given.items() if key.startswith("fsdp_")}:
+        own["fsdp_config"] = {**own.get("fsdp_config", {}), **section}
     nodes = _number(found.get("num_nodes")) or _number(str(found.get("nnodes", "")).partition(":")[0])
     nodes = nodes or _number(own.get("num_machines")) or 1
     gpus = num_gpus or _gpus(command, found, own, nodes, text)
-    return Launch(path.parent, gpus, nodes, own, path.name)
+    return Launch(path.parent, gpus, nodes, own, path.name, missing)
 
 
 def _gpus(command: Command, found: Mapping[str, Any], own: Mapping[str, Any], nodes: int, text: str) -> int | None:
@@ -245,21 +272,6 @@ def _gpus(command: Command, found: Mapping[str, Any], own: Mapping[str, Any], no
         is_tool = command.program.startswith(("llamafactory-cli", "axolotl"))
         return devices if devices == 1 or launches or is_tool else None
     return None
-
-
-def _accelerate(name: str, path: Path) -> dict[str, Any]:
-    """Return the keys of a configuration of accelerate that a launcher names.
-
-    Raises:
-        ConfigError: it is not beside the script.
-    """
-    file = None if is_unknown(name) else beside(name, path.parent)
-    if file is None:
-        raise ConfigError(
-            f"{path.name}: --config_file is {as_written(name)}, which is not beside this script; put it there, or read "
-            "the training's arguments alone with --gpus N"
-        )
-    return read_mapping(file)
 
 
 def _number(value: object) -> int | None:

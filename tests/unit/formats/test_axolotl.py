@@ -25,11 +25,11 @@ RUN: dict[str, Any] = {
 }
 
 
-def found(tmp_path: Path, num_gpus: int | None = 8, **keys: Any) -> Read:
+def found(tmp_path: Path, **keys: Any) -> Read:
     path = tmp_path / "config.yml"
     path.write_text(yaml.safe_dump({**RUN, **keys}), encoding="utf-8")
     assert detect(path) == "axolotl YAML"
-    return read_any(path, num_gpus)
+    return read_any(path, 8)
 
 
 def test_sizes(tmp_path: Path) -> None:

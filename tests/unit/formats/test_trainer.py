@@ -28,11 +28,11 @@ LORA = {"use_peft": True, "lora_r": 16, "lora_target_modules": ["q_proj", "down_
 ZERO_2 = {"zero_optimization": {"stage": 2, "overlap_comm": True}, "bf16": {"enabled": "auto"}}
 
 
-def found(tmp_path: Path, num_gpus: int | None = 8, **keys: Any) -> Read:
+def found(tmp_path: Path, **keys: Any) -> Read:
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(RUN | keys), encoding="utf-8")
     assert detect(path) == "Hugging Face Trainer arguments"
-    return read_any(path, num_gpus)
+    return read_any(path, 8)
 
 
 def refused(tmp_path: Path, **keys: Any) -> str:

@@ -62,8 +62,17 @@ def test_configuration_of_accelerate_that_is_named(tmp_path: Path) -> None:
     assert (parallelism["zero_stage"], parallelism["data_parallel_size"], parallelism["gpus_per_node"]) == (3, 16, 8)
     read = found(tmp_path, f"accelerate launch --config_file configs/fsdp.yaml --num_processes 4 train.py {ARGUMENTS}")
     assert read.content["parallelism"]["data_parallel_size"] == 4
-    with pytest.raises(ConfigError, match=r"--config_file is other.yaml, which is not beside this script"):
-        found(tmp_path, f"accelerate launch --config_file other.yaml train.py {ARGUMENTS}")
+
+
+@pytest.mark.parametrize(("stage", "framework"), [(0, "transformers"), (2, "deepspeed"), (3, "transformers")])
+def test_configuration_of_accelerate_that_is_not_there_leaves_the_stage_open(
+    stage: int, framework: str, tmp_path: Path
+) -> None:
+    read = found(tmp_path, f"accelerate launch --config_file other.yaml train.py {ARGUMENTS}", num_gpus=8)
+    assert "accelerate's configuration is other.yaml, which is not there" in read.unsaid["parallelism.zero_stage"]
+    content = read.with_derived({**read.content, "parallelism": {"data_parallel_size": 8, "zero_stage": stage}})
+    assert content["training"]["framework"] == framework
+    assert content["parallelism"]["gradient_reduction"] == ("reduce_scatter" if stage else "all_reduce")
 
 
 def test_deepspeed_by_its_launcher(tmp_path: Path) -> None:
@@ -95,6 +104,24 @@ def test_arguments_of_llama_factory(tmp_path: Path) -> None:
     command = f"torchrun --nproc_per_node 2 src/train.py --stage sft --finetuning_type full {ARGUMENTS}"
     read = found(tmp_path, command.replace("--block_size", "--cutoff_len"))
     assert read.content["training"]["recompute"] == "full"
+
+
+def test_file_that_the_script_writes_itself(tmp_path: Path) -> None:
+    script = (
+        "MODEL=Qwen/Qwen3-8B\ncat > run.yaml <<EOF\nmodel_name_or_path: $MODEL\nstage: sft\nfinetuning_type: lora\n"
+        "cutoff_len: ${LENGTH}\nper_device_train_batch_size: 1\nEOF\nllamafactory-cli train run.yaml"
+    )
+    read = found(tmp_path, script)
+    assert read.content["model"]["preset"] == "qwen3-8b"
+    assert "cutoff_len is ${LENGTH}" in read.unsaid["model.sequence_length"].replace("$LENGTH", "${LENGTH}")
+
+
+def test_switches_of_deepspeed_s_own_examples(tmp_path: Path) -> None:
+    command = f"deepspeed --num_gpus 8 main.py --deepspeed --zero_stage 2 {ARGUMENTS}".replace("--bf16 ", "")
+    content = found(tmp_path, command.replace("--torch_dtype bfloat16", "")).content
+    assert (content["parallelism"]["zero_stage"], content["training"]["precision"]) == (2, "fp16")
+    read = found(tmp_path, f"deepspeed --num_gpus 8 main.py --deepspeed --zero_stage $STAGE {ARGUMENTS}")
+    assert "--deepspeed is $STAGE" in read.unsaid["parallelism.zero_stage"]
 
 
 def test_trl(tmp_path: Path) -> None:
