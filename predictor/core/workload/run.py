@@ -17,13 +17,7 @@ from predictor.core.costs.work import element_bytes
 from predictor.core.folds import multiplications, parameters
 from predictor.core.rows import FP32_BYTES, Kind
 from predictor.core.timeline.schedules import SCHEDULES
-<<<<<<< HEAD
-from predictor.core.transforms.lora import AdapterSettings, Lora, with_adapters
-from predictor.core.workload.expert_exchange import ExpertDispatcher
-=======
 from predictor.core.transforms.lora import AdapterSettings, with_adapters
-from predictor.core.costs.layer_call import LayerCall
->>>>>>> main
 from predictor.core.workload.layer_sizes import sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ParallelismKeys
