@@ -20,6 +20,7 @@ from predictor.core.schema.inherited_keys import OwnKeys
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import NO_BUDGET, BudgetSection
 from predictor.core.schema.settings import GPUS, Setting, keys_of, parse_setting, with_settings
+from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.search.space import SEARCHED, ZERO_ALONE, Space
 
 LARGEST_MEMORY_GIB = 100_000
@@ -97,7 +98,7 @@ class SearchQuestion:
     max_context_parallel: int | None = None
     max_micro_batch_size: int | None = None
     schedules: tuple[str, ...] = SEARCHED
-    zero_stages: tuple[int, ...] = ZERO_ALONE
+    zero_stages: tuple[ZeroStage, ...] = ZERO_ALONE
     framework: str | None = None
     tensor_parallel_across_nodes: bool = False
     global_batch_tokens: int | None = None

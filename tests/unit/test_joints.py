@@ -6,14 +6,22 @@ import ast
 import re
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from predictor.core.blocks.mixers import WITH_BLOCKS, Mixer, Mixers
 from predictor.core.schema.model_section import ModelSection
+from predictor.core.schema.parallelism import ParallelismSection
+from predictor.core.schema.section import Section
+from predictor.core.schema.sections import TrainingSection
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.architecture import Architecture
+from predictor.core.workload.layout import Layout, LayoutKeys
 from predictor.core.workload.model_keys import ModelKeys
+from predictor.core.workload.parallelism_keys import ParallelismKeys
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.training_keys import TrainingKeys
 from tests.unit.test_structure import PACKAGES, relative
 
 CORE = PACKAGES["predictor"] / "core"
@@ -21,10 +29,21 @@ CORE = PACKAGES["predictor"] / "core"
 BESIDE_ATTENTION = {"predictor/core/workload/architecture.py", "predictor/core/checks/layer_checks.py"}
 # Schedules that a run has where its file names none, or that frameworks are described by.
 DEFAULTS = ("1f1b", "interleaved_1f1b")
-# Keys that the architecture has in another form: null and 0, empty patterns, other names.
-IN_ANOTHER_FORM = {
-    *("ffn_hidden_size", "num_key_value_heads", "sliding_window", "vocab_size", "rotary_fraction", "rotary_layers"),
-    *("num_position_embeddings", "layer_types", "ffn_types", "attention_chunk"),
+# A section, the dataclass that computes with it, and the keys that both inherit.
+MIRRORED: tuple[tuple[type[Section], type[Any], type[Any]], ...] = (
+    (ModelSection, Architecture, ModelKeys),
+    (ParallelismSection, Layout, LayoutKeys),
+    (ParallelismSection, TrainingRun, ParallelismKeys),
+    (TrainingSection, TrainingRun, TrainingKeys),
+)
+# Keys in another form than in a file: null and 0, empty patterns, or decided by others.
+IN_ANOTHER_FORM: dict[type[Any], set[str]] = {
+    Architecture: {
+        *("ffn_hidden_size", "num_key_value_heads", "sliding_window", "vocab_size", "rotary_fraction", "rotary_layers"),
+        *("num_position_embeddings", "layer_types", "ffn_types", "attention_chunk", "document_tokens"),
+    },
+    Layout: {"gpus_per_node"},
+    TrainingRun: {"layers_per_stage", "num_micro_batches", "schedule", "blocking_transfers", "conditions"},
 }
 
 
@@ -74,15 +93,22 @@ def test_the_core_names_a_schedule_in_one_file(name: str) -> None:
     assert naming(name, CORE) - others == {"predictor/core/timeline/schedules.py"}
 
 
-def test_the_section_of_the_model_and_the_architecture_share_their_keys() -> None:
-    keys = {field.name for field in fields(ModelKeys)}
-    assert keys <= ModelSection.model_fields.keys()
-    twice = set(ModelSection.model_fields) & {field.name for field in fields(Architecture)} - keys
-    assert twice == IN_ANOTHER_FORM
-    for key in keys:
-        own = ModelSection.model_fields[key]
-        assert key not in ModelSection.__annotations__, f"{key} is in ModelKeys already"
-        assert own.description, key
+@pytest.mark.parametrize(("section", "computed", "keys"), MIRRORED, ids=lambda shown: shown.__name__)
+def test_a_section_and_what_computes_share_their_keys(
+    section: type[Section], computed: type[Any], keys: type[Any]
+) -> None:
+    names = {field.name for field in fields(keys)}
+    assert names <= section.model_fields.keys()
+    restated = names & {*section.__annotations__, *computed.__annotations__}
+    assert not restated, f"{keys.__name__} has {', '.join(restated)} already"
+    for name in names:
+        assert section.model_fields[name].description, name
+
+
+@pytest.mark.parametrize("computed", IN_ANOTHER_FORM, ids=lambda shown: shown.__name__)
+def test_what_computes_restates_a_key_only_in_another_form(computed: type[Any]) -> None:
+    keys = {name for section, *_ in MIRRORED for name in section.model_fields}
+    assert keys & computed.__annotations__.keys() == IN_ANOTHER_FORM[computed]
 
 
 def test_contributors_are_told_as_many_files() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.sizes import must_divide
 from predictor.core.checks.layer_checks import check_layers
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.work import STEP_PRECISIONS
 from predictor.core.schema.model_section import ModelSection
+from predictor.core.schema.section import values_of
 from predictor.core.workload.architecture import MixtureOfExperts
 from predictor.core.workload.layer_shapes import LAYER_SHAPES
 from predictor.core.workload.model_keys import ModelKeys
@@ -149,9 +148,6 @@ def _check_experts(moe: MixtureOfExperts, model: ModelSection) -> None:
         raise ConfigError("model.moe.shared_expert_gate needs shared_expert_ffn_hidden_size")
 
 
-SHARED = tuple(field.name for field in fields(ModelKeys))
-
-
 def transformer(model: ModelSection) -> Transformer:
     """Return the model that its section describes.
 
@@ -173,5 +169,5 @@ def transformer(model: ModelSection) -> Transformer:
         layer_types=model.layer_types or (),
         ffn_types=model.ffn_types or (),
         attention_chunk=model.attention_chunk or 0,
-        **{name: getattr(model, name) for name in SHARED},
+        **values_of(model, ModelKeys),
     )

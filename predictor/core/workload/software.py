@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from predictor.core.base.errors import nearest
+
 
 class Framework(StrEnum):
     """Software whose steps were published, or whose configurations are read; ``pytorch``: a program of one's own."""
@@ -31,6 +33,25 @@ ALIASES = {
     "pytorch-lightning": Framework.LIGHTNING,
     **dict.fromkeys(("accelerate", "axolotl", "huggingface", "llama-factory", "peft", "trl"), Framework.TRANSFORMERS),
 }
+
+
+def framework_named(value: object) -> Framework | None:
+    """Return the software of a name; pydantic's message would not say which is meant.
+
+    Raises:
+        ValueError: it is not known.
+    """
+    if value is None:
+        return None
+    if value in list(Framework):
+        return Framework(str(value))
+    if isinstance(value, str) and value in ALIASES:
+        return ALIASES[value]
+    raise ValueError(
+        f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
+    )
+
+
 # Their tuned benchmarks are published, so that a run of theirs is one unless it says otherwise.
 TUNED = frozenset(
     {

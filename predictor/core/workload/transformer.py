@@ -31,7 +31,7 @@ __all__ = [
     "Transformer",
 ]
 
-ONE_RANK = Layout(1, 1, 1, 1)
+ONE_RANK = Layout(1, 1, 1, gpus_per_node=1)
 # Fields that say which layers a model has, and what stands before and behind them: a layer is the same for all of them.
 BESIDE_A_LAYER = frozenset(
     {
