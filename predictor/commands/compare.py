@@ -34,7 +34,7 @@ def _of_other_tool(path: str, systems: list[str], changes: list[str]) -> list[St
     """
     from predictor.core.costs.hardware_change import is_of_hardware
     from predictor.core.predict.prediction import predict
-    from predictor.search.model_options import of_model
+    from predictor.layout_search.model_options import of_model
 
     if not systems:
         raise ConfigError(f"{path} is of another tool and says no system; name one or several, with --system NAME")
