@@ -22,12 +22,8 @@ ARGUMENTS = (
     [
         ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "a.yaml is of verl, which is not read"),
         ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
-        ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
-        ("a.yaml", "tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "is of torchtune"),
-        ("a.yaml", "model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "is of nanotron"),
         ("a.yaml", "model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "is of litgpt"),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
-        ("a.yaml", "model:\n  _target_: nemo.collections.llm.gpt\noptim: {}\n", "is of NeMo 2"),
         ("a.yaml", "policy: {}\ncluster: {}\ngrpo: {}\n", "is of NeMo RL"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
