@@ -99,7 +99,7 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
     for holder in holders:
         where = holder.where
         for key in holder.unused():
-            full, value = f"{holder.prefix}{key}", holder.values[key]
+            full, value = f"{holder.prefix}{key}".removeprefix("--"), holder.values[key]
             is_off = _is_off(value)
             if full in known.noted:
                 notes += [] if is_off else [known.noted[full]]

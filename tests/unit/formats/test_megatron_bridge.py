@@ -227,7 +227,7 @@ cfg.model = GPTModelProvider(num_layers=4, hidden_size=256, num_attention_heads=
     ("body", "message"),
     [
         ("import os\ncfg.train.micro_batch_size = int(os.environ['MBS'])", r"train\.micro_batch_size cannot be read"),
-        ("cfg.model.unheard_of_size = 3", r"model\.unheard_of_size is 3; of Megatron-LM it is not known here"),
+        ("cfg.model.unheard_of_size = 3", r"model\.unheard_of_size is 3; of Megatron-Bridge it is not known here"),
         ("cfg.optimizer.optimizer = 'lion'", "only adam is modelled"),
         ("cfg.mixed_precision = 'int4'", "mixed_precision is int4"),
         ("cfg.model.freeze_vision_model = True", "towers of other modalities"),
