@@ -16,6 +16,10 @@ SAME_SHAPE = re.compile(r"-(?:base|instruct|chat|hf|it|pt|bf16|0324|v0\.1|instru
 SPELLINGS = (
     (re.compile(r"^meta-llama-"), "llama-"),
     (re.compile(r"^llama-3\.3-70b"), "llama3.1-70b"),  # trained on from it
+    (re.compile(r"^deepseek-r1-distill-llama-"), "llama3.1-"),
+    (re.compile(r"^deepseek-r1-distill-qwen-(7b|14b|32b)"), r"qwen2.5-\1"),  # 1.5B has other embeddings
+    (re.compile(r"^qwen2\.5-(?:math|coder)-"), "qwen2.5-"),
+    (re.compile(r"^qwen2-(0\.5b|1\.5b|7b|72b)"), r"qwen2.5-\1"),  # the same sizes
     (re.compile(r"^llama-(\d)"), r"llama\1"),
     (re.compile(r"^gemma-(\d)-"), r"gemma\1-"),
     (re.compile(r"^olmo-(\d)-\d{4}-"), r"olmo\1-"),

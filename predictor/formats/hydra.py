@@ -134,11 +134,13 @@ class Invocation:
         program: its file or module.
         flags: arguments with dashes, by name; empty text where none has a value.
         overrides: as they are written.
+        launcher: arguments in front of it, such as those of torchrun.
     """
 
     program: str
     flags: dict[str, str] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
+    launcher: dict[str, str] = field(default_factory=dict)
 
 
 def invocations(text: str, programs: re.Pattern[str]) -> list[Invocation]:
@@ -154,15 +156,24 @@ def _invocation(words: list[str], programs: re.Pattern[str]) -> Invocation | Non
     at = next((i for i, word in enumerate(words) if programs.search(word) and "=" not in word), None)
     if at is None:
         return None
-    found, flag = Invocation(words[at].strip("\"'")), ""
-    for word in words[at + 1 :]:
+    found = Invocation(words[at].strip("\"'"))
+    _take(words[:at], found.launcher, [])
+    _take(words[at + 1 :], found.flags, found.overrides)
+    return found
+
+
+def _take(words: list[str], flags: dict[str, str], overrides: list[str]) -> None:
+    """Take the arguments among words: those with dashes, and overrides."""
+    flag = ""
+    for word in words:
         if word.startswith("--"):
             flag, _, value = word[2:].partition("=")
             flag = flag.replace("_", "-")
-            found.flags[flag] = value
+            flags[flag] = value.strip("'\"")
         elif OVERRIDE.fullmatch(word.lstrip("'\"")):
-            found.overrides.append(word.strip("'\""))
+            overrides.append(word.strip("'\""))
             flag = ""
-        elif flag and (not found.flags[flag] or not word.startswith(UNKNOWN)):
-            found.flags[flag] = f"{found.flags[flag]} {word}".strip()
-    return found
+        elif re.match(r"-[A-Za-z]", word):
+            flag = ""
+        elif flag and (not flags[flag] or not word.startswith(UNKNOWN)):
+            flags[flag] = f"{flags[flag]} {word}".strip()
