@@ -25,6 +25,8 @@ SELF = "_self_"
 OVERRIDE = re.compile(r"(?:\+{0,2}([A-Za-z_][\w./@-]*)=(.*)|~([A-Za-z_][\w.]*)(?:=.*)?)", re.DOTALL)
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"(?:(?:optional|override)\s+)*([^@\s]+)(?:@(\S+))?")
+# A text that a substitution holds: worker=$(cat <<EOF … EOF).
+_SUBSTITUTED = re.compile(r"\$\(\s*cat\s+<<-?\s*[\"']?(\w+)[\"']?\n(.*?)^\s*\1\s*$", re.DOTALL | re.MULTILINE)
 _EXTENSION = re.compile(r"\.ya?ml$")
 
 
@@ -147,7 +149,8 @@ def invocations(text: str, programs: re.Pattern[str]) -> list[Invocation]:
     """Return the starts of some programs in a script, also in texts that it writes; its variables are expanded."""
     script = parse(text)
     found = [_invocation(words, programs) for words in script.commands]
-    for document in script.documents:
+    documents = [*script.documents, *(inside[2] for inside in _SUBSTITUTED.finditer(text))]
+    for document in documents:
         found += invocations(document, programs) if document != text else []
     return [one for one in found if one is not None]
 
@@ -174,6 +177,7 @@ def _take(words: list[str], flags: dict[str, str], overrides: list[str]) -> None
             overrides.append(word.strip("'\""))
             flag = ""
         elif re.match(r"-[A-Za-z]", word):
-            flag = ""
+            flag = word[1:]
+            flags.setdefault(flag, "")
         elif flag and (not flags[flag] or not word.startswith(UNKNOWN)):
             flags[flag] = f"{flags[flag]} {word}".strip()

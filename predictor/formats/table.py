@@ -178,12 +178,25 @@ TABLE = (
         "NeMo RL",
         (
             Telling((YAML,), all_of=("policy",), one_of=("cluster", "grpo", "dpo", "sft", "rm", "distillation", "ppo")),
-            Telling((YAML,), all_of=("defaults",), one_of=("grpo", "dpo", "sft", "rm", "distillation", "policy")),
+            Telling((YAML,), all_of=("defaults",), one_of=("grpo", "dpo", "sft", "rm", "distillation")),
         ),
         "rl.nemo_rl",
         ("num_gpus",),
         versions="0.1 to 0.5",
         documented="docs/guides/grpo.md",
+    ),
+    Format(
+        "performance script of NVIDIA",
+        "NVIDIA's performance scripts",
+        (by_text(r"scripts[./]performance[./](?:\w+[./])*(?:run_script|setup_experiment|pretrain_|finetune_)", TEXT),),
+        "megatron_bridge.performance",
+        ("num_gpus",),
+        versions="NeMo 2.4, Megatron-Bridge 0.1 to 0.6",
+        documented="scripts/performance/argument_parser.py",
+    ),
+    _not_read(
+        "a GPU recipe's Helm chart, whose run is in the file of workload.configFile or in launcher.sh",
+        Telling((YAML,), all_of=("workload.image",)),
     ),
     Format(
         "OpenRLHF command line",
@@ -207,7 +220,7 @@ TABLE = (
         "NeMo 2",
         (
             by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
-            by_text(r"\bnemo_run\b|\bfrom nemo\.collections import .*\bllm\b|\bnemo\.collections\.llm\b", PYTHON),
+            by_text(r"\bnemo\.collections(?:\.llm\b|\s+import\s+.*\bllm\b)", PYTHON),
         ),
         "nemo.recipe",
         ("function", "num_gpus"),

@@ -57,8 +57,8 @@ def tokens_to_samples(tokens: int, length: int, where: str, key: str, notes: lis
     """Return the samples of a micro-batch that is filled up to a number of tokens."""
     samples = max(1, tokens // length)
     notes.append(
-        f"{where}: {key} fills micro-batches up to {tokens:,} tokens, {samples} of the longest samples; of shorter ones "
-        "more fit"
+        f"{where}: {key} fills micro-batches up to {tokens:,} tokens, {samples} of the longest samples; of shorter "
+        "ones more fit"
     )
     return samples
 

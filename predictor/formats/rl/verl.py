@@ -168,8 +168,8 @@ class _Run:
         whole, rounds = self.value("data.train_batch_size", 1024), self.value(f"{ACTOR}ppo_epochs", 1)
         if whole and rounds and mini and whole % mini == 0:
             self.notes.append(
-                f"{self.where}: predicted is one update of the actor; a step of training has {whole // mini * rounds} of "
-                "them, beside rollout, log-probabilities and rewards"
+                f"{self.where}: predicted is one update of the actor; a step of training has {whole // mini * rounds} "
+                "of them, beside rollout, log-probabilities and rewards"
             )
 
     def ulysses(self) -> int:

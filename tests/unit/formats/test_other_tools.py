@@ -22,7 +22,6 @@ ARGUMENTS = (
     [
         ("a.yaml", "base_model: m\ndatasets: []\nmicro_batch_size: 1\n", "a.yaml is of axolotl, which is not read"),
         ("a.yaml", "model_name_or_path: m\nstage: sft\ncutoff_len: 2048\n", "is of LLaMA-Factory"),
-        ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "is of verl"),
         ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
         ("a.yaml", "num-layers: 12\npipe-parallel-size: 1\n", "is of GPT-NeoX"),
         ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
@@ -31,8 +30,7 @@ ARGUMENTS = (
         ("a.yaml", "model_name_or_path: m\nper_device_train_batch_size: 1\n", "is of TRL or a Hugging Face Trainer"),
         ("a.yaml", "model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "is of litgpt"),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
-        ("a.yaml", "model:\n  _target_: nemo.collections.llm.gpt\noptim: {}\n", "is of NeMo 2"),
-        ("a.yaml", "policy: {}\ncluster: {}\ngrpo: {}\n", "is of NeMo RL"),
+        ("a.yaml", "workload:\n  image: x\n  gpus: 8\n", "is of a GPU recipe's Helm chart"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
         ("a.sh", "export TP=2\nexport PP=4\n", "read the script that starts it"),
