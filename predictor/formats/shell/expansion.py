@@ -15,6 +15,7 @@ LONGEST_WORD = 1_000_000  # characters; a variable that doubles itself soon fill
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
 _CASED = re.compile(r"[A-Za-z_]\w*(?:,,|\^\^)")
 _ALL_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::[^}]*)?\}")
+_OWN_ARGUMENT = re.compile(r"\$\{?([0-9]+|[@*#])(?::?[-=](.*?))?\}?", re.DOTALL)
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|[0-9]+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -64,9 +65,9 @@ def expand(word: str, script: Script) -> str:
     """
 
     def replace(variable: re.Match[str]) -> str:
-        if _ALL_ARGUMENTS.fullmatch(variable[0]):  # the script is read as if it were started without any
-            script.guesses["$@"] = ""
-            return ""
+        own = _own_argument(variable[0], script)
+        if own is not None:
+            return own
         inner = variable[1] if variable[1] is not None else variable[2]
         parts = _NAME.fullmatch(inner) if inner is not None else None
         if parts is None:
@@ -105,6 +106,17 @@ def _of_another_form(variable: str, inner: str, script: Script) -> str:
         return _guessed(f"${default[1]}", default[2], script)
     value = expand(f"${{{inner.rstrip(',^')}}}", script) if _CASED.fullmatch(inner) else unknown(variable)
     return value if is_unknown(value) else value.lower() if inner.endswith(",") else value.upper()
+
+
+def _own_argument(written: str, script: Script) -> str | None:
+    """Return an argument that another script calls this one with, or its default; None for anything else."""
+    if "#" not in script.values:
+        if not _ALL_ARGUMENTS.fullmatch(written):
+            return None
+        script.guesses["$@"] = ""  # the script is read as if it were started without any
+        return ""
+    own = _OWN_ARGUMENT.fullmatch(written)
+    return None if own is None else script.values.get(own[1], "") or expand(own[2] or "", script)
 
 
 def _where_set(name: str, value: str | None, kind: str, text: str, script: Script) -> str:

@@ -251,7 +251,7 @@ def test_all_problems_of_a_recipe_come_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         found(tmp_path, body)
     assert str(caught.value).startswith("3 problems:")
-    assert "recipe.py:small_8b_16gpu_config: model.unheard_of" in str(caught.value)
+    assert "recipe.py:small_8b_16gpu_config: model.unheard_of_size" in str(caught.value)
 
 
 def test_file_of_several_recipes_needs_a_name(tmp_path: Path) -> None:
