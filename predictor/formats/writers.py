@@ -61,7 +61,7 @@ def written(content: dict[str, Any], framework: str, base: Path, version: str | 
         version: of the framework; the newest that is known without one.
 
     Raises:
-        ConfigError: the framework, or this version, has no arguments for it; the message names the keys that would be lost.
+        ConfigError: it has no arguments for the configuration; the message names the keys that would be lost.
     """
     content, _ = in_full(with_files(content, base)[0], base)
     writer, run = WRITERS[framework], prepare(content, base).run
