@@ -1,4 +1,4 @@
-"""``list-examples``, ``show-example``, ``list-systems`` and ``list-presets``: show the bundled data."""
+"""Show the bundled data: ``list-examples``, ``show-example``, ``list-systems``, ``list-presets``, ``list-formats``."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ def add(commands: Commands) -> None:
     show.add_argument("name", metavar="NAME")
     add_command(commands, "list-systems", "list the published systems", answer_systems)
     add_command(commands, "list-presets", "list the models that are known by name", answer_presets)
+    known = add_command(commands, "list-formats", "list the files of other tools that are read", answer_formats)
+    known.add_argument("name", nargs="?", metavar="NAME", help="print an example of this format instead")
 
 
 def answer_list(_: argparse.Namespace) -> str:
@@ -37,6 +39,29 @@ def answer_presets(_: argparse.Namespace) -> str:
     from predictor.core.schema.presets import preset_names
 
     return "\n".join(preset_names())
+
+
+def answer_formats(arguments: argparse.Namespace) -> str:
+    """Return the formats with the tools' versions and where their keys are documented, or an example of one."""
+    from predictor.core.base.errors import ConfigError, nearest
+    from predictor.core.base.text_table import text_table
+    from predictor.core.schema.input_kind import HUGECTR
+    from predictor.formats.table import EXAMPLES, TABLE
+
+    read = {known.name: known for known in TABLE if known.module}
+    if arguments.name is None:
+        rows = [(known.name, known.versions, known.documented) for known in read.values()]
+        others = ", ".join(dict.fromkeys(known.tool for known in TABLE if not known.module and known.name != HUGECTR))
+        lines = text_table([("format", "versions", "documented in"), *rows], left=(0, 1, 2))
+        return "\n".join([*lines, "", f"Told, and refused by name: {others}"])
+    shown = read.get(arguments.name)
+    if shown is None:
+        raise ConfigError(
+            f"{arguments.name} is no format that is read.{nearest(arguments.name, read)} list-formats lists them"
+        )
+    if not shown.example:
+        raise ConfigError(f"{arguments.name} has no example here; it is documented in {shown.documented}")
+    return (EXAMPLES / shown.example).read_text(encoding="utf-8").rstrip("\n")
 
 
 def answer_systems(_: argparse.Namespace) -> str:

@@ -1,17 +1,15 @@
 """The formats of other tools: how each is told, which versions are read, where its keys are documented.
 
 The first format of the table that tells a file is its format. A format without a module is told, and refused by name.
-``examples/`` has a file of each, named after it; a test reads them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
-from predictor.core.base.errors import ConfigError
 from predictor.core.schema.input_kind import (
     EXPERIMENT_FORMAT,
     HUGECTR,
@@ -21,59 +19,11 @@ from predictor.core.schema.input_kind import (
     is_hugectr,
     is_llm_trainer,
 )
-from predictor.core.schema.read import Read
+from predictor.formats.format import Format, not_read
 from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
 from predictor.formats.telling import Telling, by_text
 
-WAY_OUT = (
-    "which is not read; give model, layout and batch as a configuration, or as options: --model NAME --gpus N --tp N …"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One format.
-
-    Attributes:
-        name: as messages and ``Read.format`` have it.
-        tool: that takes such files.
-        telling: the ways to tell it; one is enough.
-        module: of its reader, below this package; empty: it is not read.
-        takes: what its reader takes beside the path, by the names of ``Source``.
-        versions: of the tool whose files are read.
-        documented: where the tool documents its keys, a path in its repository.
-    """
-
-    name: str
-    tool: str
-    telling: tuple[Telling, ...]
-    module: str = ""
-    takes: tuple[str, ...] = ()
-    versions: str = ""
-    documented: str = ""
-
-    def read(self, source: Source) -> Read:
-        """Read a file.
-
-        Raises:
-            ConfigError: the tool's files are not read, or the file asks for what is not modelled.
-        """
-        self.refuse_unread(source)
-        read = import_module(f"predictor.formats.{self.module}").read
-        return cast("Read", read(source.path, **{name: getattr(source, name) for name in self.takes}))
-
-    def refuse_unread(self, source: Source) -> None:
-        """Refuse a file whose format is told and not read.
-
-        Raises:
-            ConfigError: it is one.
-        """
-        if not self.module and self.name != HUGECTR:
-            raise ConfigError(f"{source.path.name} is of {self.tool}, {WAY_OUT}")
-
-
-def _not_read(tool: str, *telling: Telling) -> Format:
-    return Format(tool, tool, telling)
+EXAMPLES = Path(__file__).parent / "examples"
 
 
 def _holds(test: Any) -> Any:
@@ -89,21 +39,24 @@ def _is_llm_foundry(source: Source) -> bool:
     return isinstance(model, dict) and model.get("name") in MODELS and any(key in content for key in BATCH)
 
 
+def _is_gpt_neox(source: Source) -> bool:
+    from predictor.formats.gpt_neox.files import is_of_gpt_neox
+
+    return is_of_gpt_neox(source)
+
+
+def _starts_trainer(source: Source) -> bool:
+    from predictor.formats.trainer.scripts import TELLING
+
+    return TELLING.search(source.text) is not None
+
+
 def _has_megatron_arguments(source: Source) -> bool:
-    from predictor.formats.megatron.command import TELLING, with_sources
+    from predictor.formats.megatron.command import TELLING, with_called
 
-    return TELLING.search(with_sources(source.text, source.path.parent)) is not None
+    return TELLING.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
-NEOX_LAYOUT = (
-    "pipe-parallel-size",
-    "pipe_parallel_size",
-    "model-parallel-size",
-    "model_parallel_size",
-    "zero_optimization",
-    "pos-emb",
-    "pos_emb",
-)
 BRIDGE_SECTIONS = (
     "model",
     "train",
@@ -141,41 +94,141 @@ TABLE = (
         "llm_foundry.reader",
         versions="0.5 to 0.22",
         documented="scripts/train/train.py",
+        example="llm_foundry.yaml",
     ),
     # Tools whose files have keys of other formats too.
-    _not_read("GPT-NeoX", Telling(all_of=("num-layers|num_layers",), one_of=NEOX_LAYOUT)),
-    _not_read(
+    Format(
+        "GPT-NeoX YAML",
+        "GPT-NeoX",
+        (Telling(test=_is_gpt_neox),),
+        "gpt_neox.reader",
+        ("content", "num_gpus"),
+        versions="1.0 to 2.0, and main of 2025",
+        documented="configs/neox_arguments.md",
+        example="gpt_neox.yaml",
+        joins=True,
+    ),
+    Format(
+        "axolotl YAML",
         "axolotl",
-        Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),
-        by_text(r"\baxolotl(?:\.cli\.|\s+)train\b"),
+        (Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),),
+        "trainer.axolotl",
+        ("num_gpus",),
+        versions="0.3 to 0.19",
+        documented="src/axolotl/utils/schemas/config.py",
+        example="axolotl.yaml",
     ),
-    _not_read(
+    Format(
+        "LLaMA-Factory YAML",
         "LLaMA-Factory",
-        Telling(
-            all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "template", "dataset", "cutoff_len")
-        ),
-        Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size")),
-        by_text(r"\bllamafactory-cli\s+train\b"),
+        (Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),),
+        "trainer.llama_factory",
+        ("num_gpus",),
+        versions="0.8 to 0.9",
+        documented="src/llamafactory/hparams",
+        example="llama_factory.yaml",
     ),
-    _not_read(
+    not_read(
+        "LLaMA-Factory 1", Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size"))
+    ),
+    not_read(
         "verl",
         Telling(all_of=("actor_rollout_ref",), one_of=("data", "trainer", "critic", "algorithm")),
         by_text(r"_target_:\s*verl\b|\bverl\.trainer\."),
     ),
-    _not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
-    _not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
-    _not_read("nanotron", Telling(all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints"))),
-    _not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
-    _not_read(
-        "TRL or a Hugging Face Trainer",
-        Telling(all_of=("per_device_train_batch_size",), one_of=("model_name_or_path", "output_dir")),
+    not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
+    not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
+    Format(
+        "nanotron YAML",
+        "nanotron",
+        (Telling((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),
+        "nanotron",
+        ("num_gpus",),
+        versions="0.3 to 0.5",
+        documented="src/nanotron/config/config.py",
+        example="nanotron.yaml",
     ),
-    _not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
-    _not_read("torchtune", by_text(r"_component_:\s*torchtune\b")),
-    _not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
-    _not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
-    _not_read("NeMo 2", by_text(r"_target_:\s*nemo\.(?:collections|lightning)\b")),
-    _not_read("NeMo AutoModel", by_text(r"_target_:\s*nemo_automodel\b")),
+    not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
+    Format(
+        "Hugging Face Trainer arguments",
+        "a Hugging Face Trainer",
+        (
+            Telling(all_of=("per_device_train_batch_size",)),
+            Telling(all_of=("model_name_or_path",), one_of=("output_dir", "learning_rate", "num_train_epochs")),
+        ),
+        "trainer.reader",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24, TRL 0.8 to 1.16",
+        documented="src/transformers/training_args.py",
+        example="hugging_face_trainer.yaml",
+    ),
+    Format(
+        "Hugging Face trainer_state.json",
+        "a Hugging Face Trainer",
+        (Telling((JSON,), all_of=("log_history", "global_step")),),
+        "trainer.state",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24",
+        documented="src/transformers/trainer_callback.py",
+        example="trainer_state.json",
+    ),
+    Format(
+        "PEFT adapter_config.json",
+        "PEFT",
+        (Telling((JSON,), all_of=("peft_type", "base_model_name_or_path")),),
+        "trainer.adapters",
+        versions="0.4 to 0.21",
+        documented="src/peft/tuners/lora/config.py",
+        example="adapter_config.json",
+        rank=1,
+    ),
+    Format(
+        "Hugging Face Trainer command",
+        "a Hugging Face Trainer",
+        (Telling((TEXT,), test=_starts_trainer),),
+        "trainer.scripts",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24",
+        documented="src/accelerate/commands/launch.py",
+        example="hugging_face_trainer.sh",
+    ),
+    not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
+    Format(
+        "torchtune YAML",
+        "torchtune",
+        (Telling((YAML,), pattern=re.compile(r"_component_:\s*[\"']?torchtune\b")),),
+        "torchtune.reader",
+        ("num_gpus",),
+        versions="0.3 to 0.7",
+        documented="docs/source/deep_dives/configs.rst",
+        example="torchtune.yaml",
+    ),
+    not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
+    not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
+    Format(
+        "NeMo 2 recipe",
+        "NeMo 2",
+        (
+            by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
+            by_text(r"\bnemo_run\b|\bfrom nemo\.collections import .*\bllm\b|\bnemo\.collections\.llm\b", PYTHON),
+        ),
+        "nemo.recipe",
+        ("function", "num_gpus"),
+        versions="2.0 to 2.4",
+        documented="nemo/collections/llm/recipes/README.md",
+    ),
+    Format(
+        "NeMo AutoModel YAML",
+        "NeMo AutoModel",
+        (
+            by_text(r"_target_:\s*nemo_automodel\b", YAML),
+            Telling((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
+        ),
+        "nemo.automodel",
+        ("num_gpus",),
+        versions="0.1 to 0.7",
+        documented="docs/guides/llm/finetune.md",
+    ),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
@@ -183,6 +236,8 @@ TABLE = (
         "hugging_face.reader",
         versions="4.30 to 5.23",
         documented="src/transformers/configuration_utils.py",
+        example="config.json",
+        rank=0,
     ),
     Format(
         "DeepSpeed JSON",
@@ -205,6 +260,8 @@ TABLE = (
         ("data_parallel_size",),
         versions="0.14 to 0.18",
         documented="docs/_pages/config-json.md",
+        example="deepspeed.json",
+        rank=1,
     ),
     Format(
         LLM_TRAINER_FORMAT,
@@ -221,11 +278,17 @@ TABLE = (
     Format(
         "NeMo YAML",
         "NeMo 1",
-        (Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size")),),
-        "nemo",
+        (
+            Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
+            Telling((YAML,), all_of=("training.trainer", "training.model")),
+            Telling((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
+            by_text(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
+        ),
+        "nemo.megatron_gpt",
         ("num_gpus",),
         versions="1.2x",
         documented="examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
+        example="nemo_1.yaml",
     ),
     Format(
         "accelerate configuration",
@@ -240,6 +303,8 @@ TABLE = (
         "accelerate",
         versions="0.20 to 1.12",
         documented="src/accelerate/commands/config/config_args.py",
+        example="accelerate.yaml",
+        rank=1,
     ),
     Format(
         "Megatron-Bridge recipe",
@@ -252,6 +317,7 @@ TABLE = (
         ("function", "num_gpus"),
         versions="0.1 to 0.6",
         documented="src/megatron/bridge/training/config.py",
+        example="megatron_bridge.py.txt",
     ),
     Format(
         "torchtitan configuration in Python",
@@ -261,6 +327,7 @@ TABLE = (
         ("function", "num_gpus"),
         versions="0.3",
         documented="torchtitan/trainer.py",
+        example="torchtitan.py.txt",
     ),
     Format(
         "torchtitan TOML",
@@ -270,6 +337,7 @@ TABLE = (
         ("num_gpus",),
         versions="0.1 to 0.2.2",
         documented="torchtitan/config/job_config.py",
+        example="torchtitan.toml",
     ),
     Format(
         "Megatron-LM arguments",
@@ -279,6 +347,7 @@ TABLE = (
         ("num_gpus",),
         versions="core 0.6 to 0.18",
         documented="megatron/training/arguments.py",
+        example="megatron_lm.sh",
     ),
 )
 

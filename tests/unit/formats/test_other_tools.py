@@ -20,15 +20,11 @@ ARGUMENTS = (
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "base_model: m\ndatasets: []\nmicro_batch_size: 1\n", "a.yaml is of axolotl, which is not read"),
-        ("a.yaml", "model_name_or_path: m\nstage: sft\ncutoff_len: 2048\n", "is of LLaMA-Factory"),
-        ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "is of verl"),
+        ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "a.yaml is of verl, which is not read"),
         ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
-        ("a.yaml", "num-layers: 12\npipe-parallel-size: 1\n", "is of GPT-NeoX"),
         ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
         ("a.yaml", "tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "is of torchtune"),
         ("a.yaml", "model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "is of nanotron"),
-        ("a.yaml", "model_name_or_path: m\nper_device_train_batch_size: 1\n", "is of TRL or a Hugging Face Trainer"),
         ("a.yaml", "model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "is of litgpt"),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
         ("a.yaml", "model:\n  _target_: nemo.collections.llm.gpt\noptim: {}\n", "is of NeMo 2"),
@@ -49,8 +45,8 @@ def test_refused_by_name(name: str, text: str, message: str, tmp_path: Path) -> 
 
 def test_configuration_says_which_tool_a_file_is_of(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text("base_model: m\ndatasets: []\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is of axolotl"):
+    path.write_text("policy: {}\ncluster: {}\ngrpo: {}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is of NeMo RL"):
         read_config(path)
     path.write_text("distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"another tool \(accelerate configuration\): predict --model train.yaml"):
