@@ -153,7 +153,7 @@ def configuration(arguments: argparse.Namespace, changes: list[str]) -> Configur
     model = model_of(arguments)
     if model is None:
         return with_changes(read(config_path(arguments)), keys)
-    from predictor.search.model_options import of_model
+    from predictor.layout_search.model_options import of_model
 
     return of_model(model, keys, arguments.system)
 

@@ -6,6 +6,7 @@ src/accelerate/commands/config/config_args.py and src/accelerate/utils/dataclass
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ STRATEGIES = {
     "HYBRID_SHARD_ZERO2": (3, False),
 }
 ITS_SCRIPT = "is the script's"
+HELD_IN_FP32 = "weights are predicted to be held in fp32 and gathered in 16 bits"
 FAMILY = "transformers"  # as predictor/core/workload/software.py spells it
 LOSS = "torch"  # of transformers' models: src/transformers/loss/loss_utils.py, fixed_cross_entropy
 
@@ -45,10 +47,21 @@ def read(path: Path) -> Read:
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each problem.
     """
     problems = Problems()
-    fields = Fields(read_mapping(path), path.name, problems=problems.lines)
-    read = _Accelerate(fields, path.parent, problems).read()
+    read = from_mapping(read_mapping(path), path.name, path.parent, problems)
     problems.check()
     return read
+
+
+def from_mapping(content: Mapping[str, Any], where: str, base: Path, problems: Problems) -> Read:
+    """Return what the keys of a configuration of accelerate say, after recording what is wrong with them.
+
+    Args:
+        content: the keys.
+        where: the file, for messages.
+        base: folder of the file.
+        problems: record of what is wrong.
+    """
+    return _Accelerate(Fields(content, where, problems=problems.lines), base, problems).read()
 
 
 class _Accelerate:
@@ -150,7 +163,7 @@ class _Accelerate:
         if name.startswith("HYBRID"):
             nodes = self.fields.whole("num_machines", 1)
             keys["zero_group_size"] = self.fields.whole("num_processes", 1) // nodes
-        self.notes.append(f"{self.fields.where}: weights are predicted to be held in fp32 and gathered in 16 bits")
+        self.notes.append(f"{self.fields.where}: {HELD_IN_FP32}")
         return keys
 
     def deepspeed(self) -> Read:

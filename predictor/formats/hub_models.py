@@ -11,12 +11,22 @@ from collections.abc import Iterator
 from predictor.core.schema.presets import preset_names
 
 # Endings of names whose models have the shape of the one without.
-SAME_SHAPE = re.compile(r"-(?:base|instruct|chat|hf|it|pt|bf16|0324|v0\.1|instruct-2507|thinking-2507|0528)$")
+SAME_SHAPE = re.compile(
+    r"-(?:base|instruct|chat|hf|it|pt|bf16|0324|v0\.1|instruct-2507|thinking-2507|0528|(?:unsloth-)?bnb-4bit)$"
+)
 # Beginnings that presets spell differently.
 SPELLINGS = (
     (re.compile(r"^meta-llama-"), "llama-"),
+    (re.compile(r"^llama-30b$"), "llama-33b"),  # as conversions call it
+    (re.compile(r"^vicuna-(7b|13b)-v1\.5$"), r"llama2-\1"),  # trained on from it, as are those below
+    (re.compile(r"^(?:zephyr-7b-beta|mistral-7b-(?:instruct-)?v0\.2)$"), "mistral-7b"),
+    (re.compile(r"^deepseek-r1-distill-llama-"), "llama3.1-"),
+    (re.compile(r"^deepseek-r1-distill-qwen-(14b|32b)$"), r"qwen2.5-\1"),
+    # Their config.json has the sizes of Qwen 2.5's.
+    (re.compile(r"^qwen2-(0\.5b|1\.5b|7b|72b)"), r"qwen2.5-\1"),
+    (re.compile(r"^qwen2\.5-(?:coder-(0\.5b|1\.5b|3b|7b|14b|32b)|math-(1\.5b|7b|72b))"), r"qwen2.5-\1\2"),
     (re.compile(r"^llama-3\.3-70b"), "llama3.1-70b"),  # trained on from it
-    (re.compile(r"^llama-(\d)"), r"llama\1"),
+    (re.compile(r"^llama-(\d(?!\d*b))"), r"llama\1"),
     (re.compile(r"^gemma-(\d)-"), r"gemma\1-"),
     (re.compile(r"^olmo-(\d)-\d{4}-"), r"olmo\1-"),
     (re.compile(r"^nvidia-nemotron-"), "nemotron-"),

@@ -163,6 +163,6 @@ def _invocation(words: list[str], programs: re.Pattern[str]) -> Invocation | Non
         elif OVERRIDE.fullmatch(word.lstrip("'\"")):
             found.overrides.append(word.strip("'\""))
             flag = ""
-        elif flag and not word.startswith(UNKNOWN):
+        elif flag and (not found.flags[flag] or not word.startswith(UNKNOWN)):
             found.flags[flag] = f"{found.flags[flag]} {word}".strip()
     return found

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from predictor.core.base.errors import ConfigError
 from predictor.core.schema.input_kind import (
     EXPERIMENT_FORMAT,
     HUGECTR,
@@ -22,66 +19,12 @@ from predictor.core.schema.input_kind import (
     is_hugectr,
     is_llm_trainer,
 )
-from predictor.core.schema.read import Read
+from predictor.formats.format import Format, not_read
 from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
 from predictor.formats.telling import Telling, by_text
+from predictor.formats.trainers import TRAINERS
 
 EXAMPLES = Path(__file__).parent / "examples"
-WAY_OUT = (
-    "which is not read; give model, layout and batch as a configuration, or as options: --model NAME --gpus N --tp N …"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One format.
-
-    Attributes:
-        name: as messages and ``Read.format`` have it.
-        tool: that takes such files.
-        telling: the ways to tell it; one is enough.
-        module: of its reader, below this package; empty: it is not read.
-        takes: what its reader takes beside the path, by the names of ``Source``.
-        versions: of the tool whose files are read.
-        documented: where the tool documents its keys, a path in its repository.
-        example: a file of ``examples/``, Python with .txt behind its name; empty: none.
-        rank: among several files of one run: 0 a model, 1 a part of the layout, 2 a training, which overrides both.
-        joins: files of one run are read as one, by ``read_files`` of the module.
-    """
-
-    name: str
-    tool: str
-    telling: tuple[Telling, ...]
-    module: str = ""
-    takes: tuple[str, ...] = ()
-    versions: str = ""
-    documented: str = ""
-    example: str = ""
-    rank: int = 2
-    joins: bool = False
-
-    def read(self, source: Source) -> Read:
-        """Read a file.
-
-        Raises:
-            ConfigError: the tool's files are not read, or the file asks for what is not modelled.
-        """
-        self.refuse_unread(source)
-        read = import_module(f"predictor.formats.{self.module}").read
-        return cast("Read", read(source.path, **{name: getattr(source, name) for name in self.takes}))
-
-    def refuse_unread(self, source: Source) -> None:
-        """Refuse a file whose format is told and not read.
-
-        Raises:
-            ConfigError: it is one.
-        """
-        if not self.module and self.name != HUGECTR:
-            raise ConfigError(f"{source.path.name} is of {self.tool}, {WAY_OUT}")
-
-
-def _not_read(tool: str, *telling: Telling) -> Format:
-    return Format(tool, tool, telling)
 
 
 def _holds(test: Any) -> Any:
@@ -103,21 +46,31 @@ def _is_gpt_neox(source: Source) -> bool:
     return is_of_gpt_neox(source)
 
 
+def _starts_trainer(source: Source) -> bool:
+    from predictor.formats.trainer.scripts import TELLING
+
+    return TELLING.search(source.text) is not None
+
+
 def _has_megatron_arguments(source: Source) -> bool:
-    from predictor.formats.megatron.command import TELLING, with_sources
+    from predictor.formats.megatron.command import TELLING, with_called
 
-    return TELLING.search(with_sources(source.text, source.path.parent)) is not None
+    return TELLING.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
-BRIDGE_SECTIONS = (
-    "model",
-    "train",
-    "ddp",
-    "optimizer",
-    "scheduler",
-    "mixed_precision",
-    "comm_overlap",
-    "tokenizer",
+# Keys that sections of others do not have, though others call theirs model, train and optimizer too.
+BRIDGE_KEYS = (
+    "comm_overlap.tp_comm_overlap",
+    "ddp.grad_reduce_in_fp32",
+    "ddp.overlap_grad_reduce",
+    "ddp.use_distributed_optimizer",
+    "mixed_precision.grad_reduce_in_fp32",
+    "model.pipeline_model_parallel_size",
+    "model.tensor_model_parallel_size",
+    "optimizer.use_distributed_optimizer",
+    "train.global_batch_size",
+    "train.micro_batch_size",
+    "train.train_iters",
 )
 
 TABLE = (
@@ -160,114 +113,106 @@ TABLE = (
         example="gpt_neox.yaml",
         joins=True,
     ),
-    _not_read(
+    Format(
+        "axolotl YAML",
         "axolotl",
-        Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),
-        by_text(r"\baxolotl(?:\.cli\.|\s+)train\b"),
+        (Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),),
+        "trainer.axolotl",
+        ("num_gpus",),
+        versions="0.3 to 0.19",
+        documented="src/axolotl/utils/schemas/config.py",
+        example="axolotl.yaml",
     ),
-    _not_read(
+    Format(
+        "LLaMA-Factory YAML",
         "LLaMA-Factory",
-        Telling(
-            all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "template", "dataset", "cutoff_len")
-        ),
-        Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size")),
-        by_text(r"\bllamafactory-cli\s+train\b"),
+        (Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),),
+        "trainer.llama_factory",
+        ("num_gpus",),
+        versions="0.8 to 0.9",
+        documented="src/llamafactory/hparams",
+        example="llama_factory.yaml",
     ),
-    _not_read(
+    not_read(
+        "LLaMA-Factory 1", Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size"))
+    ),
+    not_read(
         "verl",
         Telling(all_of=("actor_rollout_ref",), one_of=("data", "trainer", "critic", "algorithm")),
         by_text(r"_target_:\s*verl\b|\bverl\.trainer\."),
     ),
-    _not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
-    _not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
+    not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
+    not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
+    *TRAINERS,
+    not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
     Format(
-        "nanotron YAML",
-        "nanotron",
-        (Telling((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),
-        "nanotron",
-        ("num_gpus",),
-        versions="0.3 to 0.5",
-        documented="src/nanotron/config/config.py",
-        example="nanotron.yaml",
-    ),
-    _not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
-    _not_read(
-        "TRL or a Hugging Face Trainer",
-        Telling(all_of=("per_device_train_batch_size",), one_of=("model_name_or_path", "output_dir")),
-    ),
-    _not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
-    Format(
-        "torchtune YAML",
-        "torchtune",
-        (Telling((YAML,), pattern=re.compile(r"_component_:\s*[\"']?torchtune\b")),),
-        "torchtune.reader",
-        ("num_gpus",),
-        versions="0.3 to 0.7",
-        documented="docs/source/deep_dives/configs.rst",
-        example="torchtune.yaml",
-    ),
-    Format(
-        "OLMo YAML",
-        "OLMo",
+        "Hugging Face Trainer arguments",
+        "a Hugging Face Trainer",
         (
-            Telling(
-                (YAML,),
-                all_of=("model.d_model", "model.n_layers", "global_train_batch_size"),
-                none_of=("model.name",),
-            ),
+            Telling(all_of=("per_device_train_batch_size",)),
+            Telling(all_of=("model_name_or_path",), one_of=("output_dir", "learning_rate", "num_train_epochs")),
         ),
-        "olmo",
+        "trainer.reader",
         ("num_gpus",),
-        versions="0.3 to 0.6",
-        documented="olmo/config.py",
-        example="olmo.yaml",
+        versions="transformers 4.30 to 5.24, TRL 0.8 to 1.16",
+        documented="src/transformers/training_args.py",
+        example="hugging_face_trainer.yaml",
     ),
     Format(
-        "InternEvo configuration",
-        "InternEvo",
-        (by_text(r"^(?:hybrid_zero_optimizer|parallel)\s*=\s*dict\(", PYTHON),),
-        "internevo",
+        "Hugging Face trainer_state.json",
+        "a Hugging Face Trainer",
+        (Telling((JSON,), all_of=("log_history", "global_step")),),
+        "trainer.state",
         ("num_gpus",),
-        versions="0.2 to 0.5",
-        documented="doc/en/usage.md",
-        example="internevo.py.txt",
-    ),
-    _not_read("OLMo-core", by_text(r"\bolmo_core\b", PYTHON, YAML, JSON)),
-    Format(
-        "litgpt YAML",
-        "litgpt",
-        (
-            Telling((YAML,), all_of=("train",), pattern=re.compile(r"class_path:\s*litgpt\b")),
-            Telling(
-                (YAML,),
-                all_of=("train.micro_batch_size", "train.global_batch_size"),
-                one_of=("checkpoint_dir", "model_name", "model_config", "tokenizer_dir", "lora_r", "out_dir"),
-                none_of=("ddp", "scheduler"),
-            ),
-        ),
-        "litgpt.reader",
-        ("num_gpus",),
-        versions="0.4 to 0.5",
-        documented="litgpt/args.py",
-        example="litgpt.yaml",
+        versions="transformers 4.30 to 5.24",
+        documented="src/transformers/trainer_callback.py",
+        example="trainer_state.json",
     ),
     Format(
-        "Lightning YAML",
-        "Lightning",
-        (
-            Telling((YAML,), all_of=("trainer", "model.class_path"), none_of=("model._target_",)),
-            Telling((YAML,), all_of=("trainer", "seed_everything")),
-        ),
-        "lightning",
-        ("num_gpus",),
-        versions="2.0 to 2.6",
-        documented="docs/source-pytorch/cli/lightning_cli.rst",
-        example="lightning.yaml",
+        "PEFT adapter_config.json",
+        "PEFT",
+        (Telling((JSON,), all_of=("peft_type", "base_model_name_or_path")),),
+        "trainer.adapters",
+        versions="0.4 to 0.21",
+        documented="src/peft/tuners/lora/config.py",
+        example="adapter_config.json",
         rank=1,
     ),
-    _not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
-    _not_read("NeMo 2", by_text(r"_target_:\s*nemo\.(?:collections|lightning)\b")),
-    _not_read("NeMo AutoModel", by_text(r"_target_:\s*nemo_automodel\b")),
+    Format(
+        "Hugging Face Trainer command",
+        "a Hugging Face Trainer",
+        (Telling((TEXT,), test=_starts_trainer),),
+        "trainer.scripts",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24",
+        documented="src/accelerate/commands/launch.py",
+        example="hugging_face_trainer.sh",
+    ),
+    not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
+    Format(
+        "NeMo 2 recipe",
+        "NeMo 2",
+        (
+            by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
+            by_text(r"\bnemo_run\b|\bfrom nemo\.collections import .*\bllm\b|\bnemo\.collections\.llm\b", PYTHON),
+        ),
+        "nemo.recipe",
+        ("function", "num_gpus"),
+        versions="2.0 to 2.4",
+        documented="nemo/collections/llm/recipes/README.md",
+    ),
+    Format(
+        "NeMo AutoModel YAML",
+        "NeMo AutoModel",
+        (
+            by_text(r"_target_:\s*nemo_automodel\b", YAML),
+            Telling((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
+        ),
+        "nemo.automodel",
+        ("num_gpus",),
+        versions="0.1 to 0.7",
+        documented="docs/guides/llm/finetune.md",
+    ),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
@@ -349,7 +294,8 @@ TABLE = (
         "Megatron-Bridge recipe",
         "Megatron-Bridge",
         (
-            Telling((YAML,), one_of=BRIDGE_SECTIONS, at_least=2),
+            by_text(r"_target_:\s*megatron\.bridge\b", YAML),
+            Telling((YAML,), one_of=BRIDGE_KEYS, at_least=2),
             by_text(r"megatron\.bridge|\bConfigContainer\b", PYTHON),
         ),
         "megatron_bridge.reader",

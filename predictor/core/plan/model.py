@@ -10,13 +10,9 @@ from predictor.core.costs.work import STEP_PRECISIONS
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.section import values_of
 from predictor.core.workload.architecture import MixtureOfExperts
-from predictor.core.workload.layer_shapes import LAYER_SHAPES
 from predictor.core.workload.model_keys import ModelKeys
 from predictor.core.workload.switches import Attention, Positions
 from predictor.core.workload.transformer import Transformer
-
-# Operators of the first and the last stage outside their layers.
-EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy", "torch_cross_entropy")
 
 
 def operators_of_a_layer() -> list[str]:
@@ -24,7 +20,7 @@ def operators_of_a_layer() -> list[str]:
     return [
         name
         for name, operator in catalogue().items()
-        if name in LAYER_SHAPES and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(operator.precisions)
+        if operator.layer_shape and not operator.at_ends and set(STEP_PRECISIONS) & set(operator.precisions)
     ]
 
 

@@ -64,7 +64,7 @@ class Readers(Protocol):
 class Writers(Protocol):
     """Writers of the frameworks' own arguments."""
 
-    def written(self, content: dict[str, Any], framework: str, base: Path) -> str:
+    def written(self, content: dict[str, Any], framework: str, base: Path, version: str | None = None) -> str:
         """Return a configuration as a framework's own arguments.
 
         Raises:

@@ -12,8 +12,8 @@ from predictor.core.blocks.latent_attention import LatentSizes
 from predictor.core.blocks.mamba2 import Mamba2
 from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.blocks.token_mixer import TokenMixer
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.work import ELEMENT_BYTES
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.model_keys import ModelKeys
 from predictor.core.workload.switches import Ffn, Loss, Normalization, Positions
 

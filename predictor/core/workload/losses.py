@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import ceil
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Direction
 from predictor.core.rows import FP32_BYTES
-from predictor.core.workload.layer_call import LayerCall
-from predictor.core.workload.measured_kernels import FUSED_LOSS, as_measured
+from predictor.core.workload.measured_kernels import as_measured
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.tasks import BACKWARD, FORWARD, Task, operator_task, scalar_task, shaped_task, stream_task
 from predictor.core.workload.transformer import Loss, Transformer
@@ -21,6 +21,7 @@ LOSS_PASSES = 2
 # Source: MooreThreads/SimuMax@e691807, configs/system/b200_bf16_ceperm.json, "ce_fusion": 0.2795 of 8,000 GiB/s;
 # simu_tools/efficency_test/test_ce_permute_efficiency.py. Its small cases may wait for the host.
 LOSS_SCALARS = 0.645
+FUSED_LOSS = "fused_cross_entropy"
 HEAD_GRADIENT = "lm_head_gradient"  # streams over it, which a frozen projection does not have
 
 
@@ -46,8 +47,8 @@ def _native_loss(call: LayerCall, direction: Direction) -> Task:
     """
     logits, wide, narrow = call.tokens * call.vocab_per_rank, call.logit_bytes, call.element_bytes
     if direction is FORWARD:
-        return stream_task("fused_cross_entropy", logits * (narrow + 7 * wide), call, launches=3)
-    return stream_task("fused_cross_entropy", logits * (4 * wide + narrow), call, launches=1)
+        return stream_task(FUSED_LOSS, logits * (narrow + 7 * wide), call, launches=3)
+    return stream_task(FUSED_LOSS, logits * (4 * wide + narrow), call, launches=1)
 
 
 def fused_loss(model: Transformer, call: LayerCall, direction: Direction, compiled: bool) -> Task:
@@ -62,7 +63,7 @@ def fused_loss(model: Transformer, call: LayerCall, direction: Direction, compil
     if compiled:
         by_bytes = stream_task(FUSED_LOSS, size_bytes, call, launches=2)
         return as_measured(model, by_bytes, operator_task(FUSED_LOSS, call, direction))
-    return scalar_task("fused_cross_entropy", logits * LOSS_SCALARS, size_bytes, kernels=1, launches=2)
+    return scalar_task(FUSED_LOSS, logits * LOSS_SCALARS, size_bytes, kernels=1, launches=2)
 
 
 def tokens_per_chunk(call: LayerCall) -> int:
@@ -96,7 +97,7 @@ def _fused_linear(call: LayerCall, direction: Direction) -> list[Task]:
     chunks = call.tokens / chunk
     shape, logits = (chunk, call.hidden_size, call.vocab_per_rank), chunk * call.vocab_per_rank
     size_bytes = logits * 2 * LOSS_PASSES * call.element_bytes
-    loss = scalar_task("fused_cross_entropy", logits * 2 * LOSS_SCALARS, size_bytes, kernels=1, launches=2)
+    loss = scalar_task(FUSED_LOSS, logits * 2 * LOSS_SCALARS, size_bytes, kernels=1, launches=2)
     return [
         shaped_task("lm_head", shape, FORWARD, chunks),
         loss._replace(times=chunks, launches=loss.launches * chunks),

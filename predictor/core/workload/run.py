@@ -12,12 +12,12 @@ from predictor.core.base.lazy import lazy
 from predictor.core.base.remembered import remembered
 from predictor.core.blocks.layer import LayerSettings, layer_rows
 from predictor.core.costs.collectives import Topology
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.work import element_bytes
 from predictor.core.folds import multiplications, parameters
 from predictor.core.rows import FP32_BYTES, Kind
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.transforms.lora import AdapterSettings, with_adapters
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.layer_sizes import sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ParallelismKeys

@@ -108,6 +108,10 @@ class Keys(Fields):
 
     homes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
+    def written(self, key: str) -> str:
+        """Return a key as its own file has it."""
+        return self.homes.get(key, (self.where, key))[1]
+
     def error(self, key: str, rule: str) -> ConfigError:
         """Return the error that a value breaks a rule, with the key's own file and spelling."""
         where, written = self.homes.get(key, (self.where, key))

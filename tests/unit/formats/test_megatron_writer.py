@@ -13,9 +13,9 @@ from predictor.core.plan.loading import prepare
 from predictor.formats.shell.script import parse
 from predictor.formats.shell.words import UNKNOWN
 from predictor.formats.writers import written
-from predictor.search.answer import configuration_of
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import plans
+from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.rank import plans
 from tests.unit.examples import full_form
 
 ACCEPTED: dict[str, Any] = read_mapping(Path(__file__).parents[2] / "data" / "writers" / "megatron_core_0.19.2.yaml")
@@ -36,9 +36,9 @@ SPLITS: list[tuple[int, dict[str, Any]]] = [
 ]
 
 
-def arguments(content: dict[str, Any]) -> dict[str, list[str]]:
+def arguments(content: dict[str, Any], version: str | None = None) -> dict[str, list[str]]:
     """Return the options of a written script, each with its values."""
-    commands = parse(written(content, "megatron", Path.cwd())).commands
+    commands = parse(written(content, "megatron", Path.cwd(), version)).commands
     words = next(words for words in commands if any(word.endswith(".py") for word in words))
     found: dict[str, list[str]] = {}
     for word in words[next(at for at, word in enumerate(words) if word.endswith(".py")) + 1 :]:

@@ -20,15 +20,8 @@ ARGUMENTS = (
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "base_model: m\ndatasets: []\nmicro_batch_size: 1\n", "a.yaml is of axolotl, which is not read"),
-        ("a.yaml", "model_name_or_path: m\nstage: sft\ncutoff_len: 2048\n", "is of LLaMA-Factory"),
-        ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "is of verl"),
+        ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "a.yaml is of verl, which is not read"),
         ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
-        ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
-        ("a.yaml", "tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "is of torchtune"),
-        ("a.yaml", "model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "is of nanotron"),
-        ("a.yaml", "model_name_or_path: m\nper_device_train_batch_size: 1\n", "is of TRL or a Hugging Face Trainer"),
-        ("a.yaml", "model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "is of litgpt"),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
         ("a.yaml", "model:\n  _target_: nemo.collections.llm.gpt\noptim: {}\n", "is of NeMo 2"),
         ("a.yaml", "policy: {}\ncluster: {}\ngrpo: {}\n", "is of NeMo RL"),
@@ -48,14 +41,41 @@ def test_refused_by_name(name: str, text: str, message: str, tmp_path: Path) -> 
 
 def test_configuration_says_which_tool_a_file_is_of(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text("base_model: m\ndatasets: []\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is of axolotl"):
+    path.write_text("policy: {}\ncluster: {}\ngrpo: {}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is of NeMo RL"):
         read_config(path)
     path.write_text("distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"another tool \(accelerate configuration\): predict --model train.yaml"):
         read_config(path)
     path.write_text("modle: llama3-8b\n", encoding="utf-8")  # a slip in one of our own stays one
     assert read_config(path)[0] == {"modle": "llama3-8b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("model:\n  _component_: torchtune.models.llama3\n", "torchtune YAML"),
+        ("tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "torchtune YAML"),
+        ("model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "nanotron YAML"),
+        ("model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "litgpt YAML"),
+        ("train: {micro_batch_size: 1, global_batch_size: 8}\nout_dir: out\n", "litgpt YAML"),
+        ("seed_everything: 1\ntrainer: {devices: 2}\nmodel: {}\noptimizer: {}\n", "Lightning YAML"),
+        ("model: {d_model: 8, n_layers: 2}\nglobal_train_batch_size: 8\noptimizer: {}\n", "OLMo YAML"),
+        ("model: {tensor_model_parallel_size: 2}\ntrain: {micro_batch_size: 1}\n", "Megatron-Bridge recipe"),
+        ("model:\n  _target_: megatron.bridge.models.x\n", "Megatron-Bridge recipe"),
+    ],
+)
+def test_sections_that_several_tools_have_do_not_tell_them(text: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert detect(path) == name
+
+
+def test_sections_alone_are_of_no_tool(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("model: {width: 3}\ntrain: {epochs: 2}\noptimizer: {lr: 1}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="its format is not known"):
+        detect(path)
 
 
 @pytest.mark.parametrize("options", [[], ["--gpus", "8"], ["--system", "H100", "--set", "vocab_size=8"]])

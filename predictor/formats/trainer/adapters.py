@@ -1,0 +1,191 @@
+"""LoRA and QLoRA as PEFT and bitsandbytes name them, and PEFT's adapter_config.json.
+
+Source of names and defaults: huggingface/peft, src/peft/tuners/lora/config.py, src/peft/utils/constants.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.schema.presets import preset
+from predictor.core.schema.problems import Problems
+from predictor.core.schema.read import Read
+from predictor.core.workload.software import Framework
+from predictor.formats.fields import Fields
+from predictor.formats.hugging_face.reader import load_json
+from predictor.formats.known_keys import known_keys, rest
+from predictor.formats.trainer.arguments import Arguments, Dialect
+from predictor.formats.trainer.models import model_of
+
+FORMAT = "PEFT adapter_config.json"
+ALL = ("all-linear", "all")
+# A module of transformers' models by the linear layer of ours, in the order of ours.
+MODULES = {
+    "qkv": ("query_key_value", "c_attn", "qkv_proj", "Wqkv", "W_pack", "qkv"),
+    "q": ("q_proj", "query", "wq"),
+    "k": ("k_proj", "key", "wk"),
+    "v": ("v_proj", "value", "wv"),
+    "attention_output": ("o_proj", "out_proj", "wo"),
+    "q_down": ("q_a_proj",),
+    "q_up": ("q_b_proj",),
+    "kv_down": ("kv_a_proj_with_mqa",),
+    "kv_up": ("kv_b_proj",),
+    "in_projection": ("in_proj", "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z"),
+    "ffn_up": ("gate_up_proj", "dense_h_to_4h", "fc1", "c_fc", "fc_in"),
+    "gate": ("gate_proj", "w1"),
+    "up": ("up_proj", "w3"),
+    "ffn_down": ("down_proj", "dense_4h_to_h", "fc2", "w2", "fc_out"),
+}
+TARGETS = {module: target for target, modules in MODULES.items() for module in modules}
+# Where a model's layer of that name is another one than the last part of the name says.
+QUALIFIED = {
+    "attention.dense": "attention_output",
+    "self_attention.dense": "attention_output",
+    "attn.c_proj": "attention_output",
+    "mlp.c_proj": "ffn_down",
+}
+# With one projection of queries, keys and values in front, « dense » is attention's (GPT-NeoX, BLOOM, Falcon).
+BESIDE_ONE_PROJECTION = "dense"
+OF_ENDS = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings", "output_layer")
+OF_PARTS = {"gate", "up", "ffn_up", "ffn_down"}
+# Names of modules as a pattern is matched with: in models of text, and inside models with images.
+HOLDERS = ("model.layers.0.", "model.language_model.layers.0.", "language_model.model.layers.0.")
+HALVES = {"self_attn.": ("q", "k", "v", "attention_output"), "mlp.": ("gate", "up", "ffn_down")}
+# Which layers have adapters where a run names none: constants.py, of LLaMA, Mistral, Qwen, Gemma and OPT.
+DEFAULT_TARGETS = ("q", "v")
+ONE_PROJECTION = re.compile(r"gpt-?2|bloom|neox|pythia|falcon|phi-?[34]", re.IGNORECASE)
+RANK = 8
+ADAPTER = Dialect(
+    "PEFT",
+    "peft",
+    {
+        "base_model_name_or_path": "model_name_or_path",
+        "r": "lora_r",
+        "target_modules": "lora_target_modules",
+        "modules_to_save": "lora_modules_to_save",
+    },
+)
+
+
+def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
+    """Return the key of ``training`` on adapters.
+
+    Args:
+        arguments: of a run with adapters, by the names of TRL's ModelConfig.
+        model: the section that was read of them.
+    """
+    keys: dict[str, Any] = {"rank": arguments.whole("lora_r", RANK)}
+    targets = _targets(arguments)
+    if targets is not None:
+        keys["targets"] = targets
+    dropout = arguments.value("lora_dropout", 0.0)
+    if isinstance(dropout, int | float) and dropout > 0:
+        keys["dropout"] = float(dropout)
+    saved = {name.rpartition(".")[2] for name in arguments.listed("lora_modules_to_save")}
+    if saved & {*OF_ENDS}:
+        keys["train_embeddings"] = True
+    shape = preset(model["preset"]) if "preset" in model else model
+    if "moe" in shape and (targets is None or OF_PARTS & {*targets}):
+        keys["share_expert_adapters"] = False
+        arguments.note("every expert is predicted with an adapter of its own, as transformers 4 has a module for each")
+    return keys | quantised(arguments)
+
+
+def quantised(arguments: Arguments) -> dict[str, Any]:
+    """Return the keys of ``training.lora`` on a base in four bits."""
+    if arguments.switch("load_in_8bit"):
+        arguments.broken(
+            "load_in_8bit",
+            "a base in eight bits (LLM.int8) is not modelled; set it to false to predict one in 16, or take four bits",
+        )
+    if not arguments.switch("load_in_4bit"):
+        return {}
+    kind = arguments.value("bnb_4bit_quant_type", "nf4")
+    if kind not in ("nf4", "fp4"):
+        arguments.broken("bnb_4bit_quant_type", "expected nf4 or fp4")
+    return {"quantized_base": True}
+
+
+def _targets(arguments: Arguments) -> list[str] | None:
+    """Return the linear layers with adapters; None: all."""
+    key = "lora_target_modules"
+    written = arguments.value(key)
+    if written is None or written == []:
+        return _default(arguments)
+    names = arguments.listed(key)
+    if any(name in ALL for name in names):
+        return None
+    if isinstance(written, str) and re.search(r"[\\()|^$*+\[]", written):
+        return _matching(arguments, key, written)
+    qkv = any(TARGETS.get(name.rpartition(".")[2]) == "qkv" for name in names)
+    found, unknown = set(), []
+    for name in names:
+        tail = ".".join(name.split(".")[-2:])
+        target = QUALIFIED.get(tail) or TARGETS.get(name.rpartition(".")[2])
+        if name.rpartition(".")[2] == BESIDE_ONE_PROJECTION and qkv:
+            target = "attention_output"
+        if target is not None:
+            found.add(target)
+        elif name.rpartition(".")[2] not in OF_ENDS:
+            unknown.append(name)
+    if unknown or not found:
+        shown = ", ".join(unknown) or "no layer"
+        arguments.broken(key, f"{shown}: expected linear layers of a transformer, such as q_proj or gate_proj")
+    if {name.rpartition(".")[2] for name in names} & {*OF_ENDS}:
+        arguments.note("adapters beside the embedding and the output projection are left out")
+    return [target for target in (*MODULES,) if target in found]
+
+
+def _matching(arguments: Arguments, key: str, pattern: str) -> list[str]:
+    """Return the layers that a pattern matches, as PEFT matches the whole name of a module."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error:
+        arguments.broken(key, "expected a list of modules, or a pattern of Python's re")
+        return []
+    found = [
+        target
+        for half, targets in HALVES.items()
+        for target in targets
+        if any(compiled.fullmatch(f"{holder}{half}{MODULES[target][0]}") for holder in HOLDERS)
+    ]
+    if not found:
+        arguments.broken(key, "it matches no linear layer such as model.layers.0.self_attn.q_proj; list the modules")
+    return found
+
+
+def _default(arguments: Arguments) -> list[str]:
+    """Return the layers that PEFT gives adapters where a run names none."""
+    name = str(arguments.fields.values.get(arguments.own("model_name_or_path")) or "")
+    targets = ["qkv"] if ONE_PROJECTION.search(name) else list(DEFAULT_TARGETS)
+    arguments.note(f"it names no lora_target_modules; adapters stand where PEFT has them, {', '.join(targets)}")
+    return targets
+
+
+def read(path: Path) -> Read:
+    """Read PEFT's adapter_config.json: adapters, and the model that they stand in.
+
+    Raises:
+        ConfigError: the adapters are not LoRA, or it changes the cost in a way that is not modelled.
+    """
+    problems = Problems()
+    arguments = Arguments(Fields(load_json(path), path.name, problems=problems.lines), ADAPTER)
+    kind = arguments.value("peft_type", "LORA")
+    if str(kind).upper() != "LORA":
+        raise ConfigError(f"{path.name}: peft_type is {kind}; only LoRA is modelled")
+    model = model_of(arguments, path.parent, has_images=False)
+    lora = problems.part(dict[str, Any](), lora_of, arguments, model)
+    notes = rest(known_keys("peft"), "PEFT", [arguments.fields])
+    problems.check()
+    framework = str(Framework.TRANSFORMERS)
+    unsaid = arguments.unsaid | {
+        "model.sequence_length": f"{path.name} says no sequence length",
+        "training.micro_batch_size": f"{path.name} says no batch",
+        "training.recompute": f"{path.name} says not whether activations are recomputed",
+        "parallelism.data_parallel_size": f"{path.name} says no number of GPUs",
+    }
+    content = {"model": model, "training": {"lora": lora, "framework": framework}}
+    return Read(content, (*arguments.notes, *notes), FORMAT, unsaid)

@@ -1,0 +1,132 @@
+"""YAML of axolotl: its names of a Trainer's arguments, adapters, plugins and layouts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.schema.read import Read
+from predictor.formats import detect, read_any
+
+RUN: dict[str, Any] = {
+    "base_model": "NousResearch/Meta-Llama-3-8B",
+    "datasets": [{"path": "data.jsonl", "type": "completion"}],
+    "sequence_len": 4096,
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "optimizer": "adamw_torch_fused",
+    "bf16": "auto",
+    "flash_attention": True,
+}
+
+
+def found(tmp_path: Path, **keys: Any) -> Read:
+    path = tmp_path / "config.yml"
+    path.write_text(yaml.safe_dump({**RUN, **keys}), encoding="utf-8")
+    assert detect(path) == "axolotl YAML"
+    return read_any(path, 8)
+
+
+def test_sizes(tmp_path: Path) -> None:
+    content = found(tmp_path).content
+    assert content["model"] == {"preset": "llama3-8b", "loss": "torch", "sequence_length": 4096}
+    training = content["training"]
+    assert (training["micro_batch_size"], training["num_micro_batches"], training["precision"]) == (2, 4, "bf16")
+    assert "recompute" not in training
+
+
+@pytest.mark.parametrize(
+    ("keys", "section", "key", "value"),
+    [
+        ({"micro_batch_size": None}, "training", "micro_batch_size", 1),
+        ({"gradient_accumulation_steps": None, "batch_size": 8}, "training", "num_micro_batches", 4),
+        ({"sequence_len": None}, "model", "sequence_length", 512),
+        ({"gradient_checkpointing": True}, "training", "recompute", "full"),
+        ({"flash_attention": None, "xformers_attention": True}, "training", "attention_kernel", "memory_efficient"),
+        ({"adapter": "lora", "lora_r": 32, "lora_target_linear": True}, "training", "lora", {"rank": 32}),
+        (
+            {"adapter": "qlora", "lora_r": 8, "lora_target_modules": ["o_proj"]},
+            "training",
+            "lora",
+            {"rank": 8, "targets": ["attention_output"], "quantized_base": True},
+        ),
+        ({"bf16": False, "fp16": True}, "training", "precision", "fp16"),
+        ({"bf16": False, "fp16": False}, "training", "precision", "fp32"),
+        ({"optimizer": "adamw_bnb_8bit"}, "training", "optimizer_state_bytes", 2 + 8 / 256),
+        ({"context_parallel_size": 2}, "parallelism", "data_parallel_size", 4),
+        ({"tensor_parallel_size": 4}, "parallelism", "tensor_parallel_size", 4),
+        ({"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": False}}, "parallelism", "zero_stage", 3),
+        (
+            {"fsdp_version": 2, "fsdp_config": {"reshard_after_forward": False}},
+            "parallelism",
+            "reshard_after_forward",
+            False,
+        ),
+        (
+            {"fsdp_config": {"reshard_after_forward": True}, "dp_shard_size": 4, "dp_replicate_size": 2},
+            "parallelism",
+            "zero_group_size",
+            4,
+        ),
+    ],
+)
+def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_path: Path) -> None:
+    assert found(tmp_path, **keys).content[section][key] == value
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"rl": "dpo"}, "rl is 'dpo'; preference and reinforcement learning is not modelled"),
+        ({"adapter": "ia3"}, "adapter is 'ia3'; only lora and qlora are modelled"),
+        ({"load_in_8bit": True, "adapter": "lora"}, "a base in eight bits"),
+        ({"gradient_checkpointing": "offload"}, "checkpoints that travel to the host are not modelled"),
+        ({"optimizer": "muon"}, "optimizer is 'muon'; only AdamW is modelled"),
+        ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
+        ({"unfrozen_parameters": ["lm_head"]}, "training of a part of the weights is not modelled"),
+        ({"fsdp_config": {"offload_params": True}}, "offloading is not modelled"),
+        ({"expert_parallel_size": 4}, "expert_parallel_size is 4; set parallelism.expert_parallel_size"),
+        ({"context_parallel_size": 3}, "the run has 8 GPUs; expected a multiple of its degrees, 3"),
+    ],
+)
+def test_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, **keys)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]},
+        {
+            "plugins": ["axolotl.integrations.liger.LigerPlugin"],
+            "liger_fused_linear_cross_entropy": True,
+            "liger_rms_norm": True,
+        },
+    ],
+)
+def test_a_fused_loss_is_said_to_be_left_out(keys: dict[str, Any], tmp_path: Path) -> None:
+    read = found(tmp_path, **keys)
+    assert any("predicted without, with torch's cross entropy (torch)" in note for note in read.notes)
+
+
+def test_samples_with_images_need_the_model_s_own_file(tmp_path: Path) -> None:
+    keys = {"base_model": "google/gemma-3-4b-it", "processor_type": "AutoProcessor"}
+    assert "samples have images" in found(tmp_path, **keys).unsaid["model.num_layers"]
+
+
+def test_deepspeed_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "deepspeed_configs").mkdir()
+    zero = {"zero_optimization": {"stage": 3, "max_live_parameters": 0, "reduce_bucket_size": "auto"}}
+    (tmp_path / "deepspeed_configs" / "zero3.json").write_text(json.dumps(zero), encoding="utf-8")
+    read = found(tmp_path, deepspeed="deepspeed_configs/zero3.json")
+    assert read.content["parallelism"]["zero_stage"] == 3
+    assert read.content["training"]["framework"] == "deepspeed"
+    content = read.with_derived({**read.content, "model": {"hidden_size": 64}})
+    assert content["parallelism"]["gradient_bucket_elements"] == 64 * 64

@@ -1,0 +1,97 @@
+"""YAML of LLaMA-Factory: its stages, its names of a Trainer's arguments, and its defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.schema.read import Read
+from predictor.formats import detect, read_any
+
+RUN: dict[str, Any] = {
+    "model_name_or_path": "Qwen/Qwen2.5-7B-Instruct",
+    "stage": "sft",
+    "do_train": True,
+    "finetuning_type": "full",
+    "template": "qwen",
+    "cutoff_len": 4096,
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 8,
+    "bf16": True,
+}
+LORA = {"finetuning_type": "lora", "lora_rank": 4}
+
+
+def found(tmp_path: Path, **keys: Any) -> Read:
+    path = tmp_path / "sft.yaml"
+    path.write_text(yaml.safe_dump({**RUN, **keys}), encoding="utf-8")
+    assert detect(path) == "LLaMA-Factory YAML"
+    return read_any(path, 8)
+
+
+def whole(read: Read) -> dict[str, Any]:
+    return read.with_derived(read.content)
+
+
+@pytest.mark.parametrize(
+    ("keys", "section", "key", "value"),
+    [
+        ({}, "model", "sequence_length", 4096),
+        ({"cutoff_len": None}, "model", "sequence_length", 2048),
+        ({}, "training", "recompute", "full"),  # unless it is disabled
+        ({"use_reentrant_gc": False}, "training", "recompute_stops_early", True),
+        ({}, "parallelism", "fp32_parameters", True),  # weights that train are widened
+        ({"pure_bf16": True}, "training", "optimizer_state_bytes", 4.0),
+        ({"flash_attn": "disabled"}, "model", "attention", "unfused"),
+        (LORA, "training", "lora", {"rank": 4}),
+        ({**LORA, "lora_target": "q_proj,v_proj"}, "training", "lora", {"rank": 4, "targets": ["q", "v"]}),
+        ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, "quantized_base": True}),
+    ],
+)
+def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_path: Path) -> None:
+    assert whole(found(tmp_path, **keys))[section][key] == value
+
+
+def test_no_recomputation_where_it_is_disabled(tmp_path: Path) -> None:
+    assert "recompute" not in found(tmp_path, disable_gradient_checkpointing=True).content["training"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_said"),
+    [({"packing": True}, False), ({"stage": "pt"}, False), ({"neat_packing": True}, True), ({}, True)],
+)
+def test_documents_are_asked_for_where_attention_stays_inside_them(
+    keys: dict[str, Any], is_said: bool, tmp_path: Path
+) -> None:
+    notes = found(tmp_path, **keys).notes
+    assert any("document_tokens" in note or "mean_sequence_length" in note for note in notes) is is_said
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"stage": "dpo"}, "sft.yaml:8: stage is 'dpo'; preference and reinforcement learning is not modelled"),
+        ({"finetuning_type": "freeze"}, "finetuning_type is 'freeze'; only lora and full are modelled"),
+        ({**LORA, "quantization_bit": 8}, "load_in_8bit is True; a base in eight bits"),
+        ({**LORA, "quantization_bit": 3}, "quantization_bit is 3; only four bits of bitsandbytes are modelled"),
+        ({**LORA, "quantization_bit": 4, "quantization_method": "hqq"}, "only four bits of bitsandbytes are modelled"),
+        ({"use_galore": True, "galore_rank": 8}, "use_galore is True; GaLore is not modelled"),
+        ({"use_mca": True}, "Megatron-LM's layouts through mcore_adapter are not read"),
+        ({"do_train": None, "do_predict": True}, "do_predict is True; it trains nothing"),
+    ],
+)
+def test_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, **keys)
+    assert message in str(caught.value)
+
+
+def test_a_file_that_exports_trains_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "merge.yaml"
+    path.write_text("model_name_or_path: m\ntemplate: qwen\nexport_dir: out\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="export_dir is out; it trains nothing"):
+        read_any(path)
