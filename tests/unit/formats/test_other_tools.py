@@ -23,7 +23,6 @@ ARGUMENTS = (
         ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "a.yaml is of verl, which is not read"),
         ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
-        ("a.yaml", "model:\n  _target_: nemo.collections.llm.gpt\noptim: {}\n", "is of NeMo 2"),
         ("a.yaml", "policy: {}\ncluster: {}\ngrpo: {}\n", "is of NeMo RL"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
