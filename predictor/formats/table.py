@@ -5,7 +5,6 @@ The first format of the table that tells a file is its format. A format without 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from predictor.core.schema.input_kind import (
 from predictor.formats.format import Format, not_read
 from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
 from predictor.formats.table_nvidia import NEMO, REINFORCEMENT
+from predictor.formats.table_pytorch import PYTORCH
 from predictor.formats.telling import Telling, by_text
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -58,15 +58,19 @@ def _has_megatron_arguments(source: Source) -> bool:
     return TELLING.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
-BRIDGE_SECTIONS = (
-    "model",
-    "train",
-    "ddp",
-    "optimizer",
-    "scheduler",
-    "mixed_precision",
-    "comm_overlap",
-    "tokenizer",
+# Keys that sections of others do not have, though others call theirs model, train and optimizer too.
+BRIDGE_KEYS = (
+    "comm_overlap.tp_comm_overlap",
+    "ddp.grad_reduce_in_fp32",
+    "ddp.overlap_grad_reduce",
+    "ddp.use_distributed_optimizer",
+    "mixed_precision.grad_reduce_in_fp32",
+    "model.pipeline_model_parallel_size",
+    "model.tensor_model_parallel_size",
+    "optimizer.use_distributed_optimizer",
+    "train.global_batch_size",
+    "train.micro_batch_size",
+    "train.train_iters",
 )
 
 TABLE = (
@@ -136,16 +140,7 @@ TABLE = (
     *NEMO,
     not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
     not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
-    Format(
-        "nanotron YAML",
-        "nanotron",
-        (Telling((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),
-        "nanotron",
-        ("num_gpus",),
-        versions="0.3 to 0.5",
-        documented="src/nanotron/config/config.py",
-        example="nanotron.yaml",
-    ),
+    *PYTORCH,
     Format(
         "Hugging Face Trainer arguments",
         "a Hugging Face Trainer",
@@ -190,18 +185,6 @@ TABLE = (
         example="hugging_face_trainer.sh",
     ),
     not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
-    Format(
-        "torchtune YAML",
-        "torchtune",
-        (Telling((YAML,), pattern=re.compile(r"_component_:\s*[\"']?torchtune\b")),),
-        "torchtune.reader",
-        ("num_gpus",),
-        versions="0.3 to 0.7",
-        documented="docs/source/deep_dives/configs.rst",
-        example="torchtune.yaml",
-    ),
-    not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
-    not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
@@ -268,7 +251,8 @@ TABLE = (
         "Megatron-Bridge recipe",
         "Megatron-Bridge",
         (
-            Telling((YAML,), one_of=BRIDGE_SECTIONS, at_least=2),
+            by_text(r"_target_:\s*megatron\.bridge\b", YAML),
+            Telling((YAML,), one_of=BRIDGE_KEYS, at_least=2),
             by_text(r"megatron\.bridge|\bConfigContainer\b", PYTHON),
         ),
         "megatron_bridge.reader",

@@ -20,10 +20,18 @@ ARGUMENTS = (
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "work_group: x\nmodules: {}\n", "a.yaml is of Primus, which is not read"),
-        ("a.yaml", "model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "is of litgpt"),
-        ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
-        ("a.yaml", "workload:\n  image: x\n  gpus: 8\n", "is of a GPU recipe's Helm chart"),
+        ("a.yaml", "work_group: x
+modules: {}
+", "a.yaml is of Primus, which is not read"),
+        ("a.yaml", "seed_everything: 1
+model: {}
+optimizer: {}
+train: {}
+", "is of Lightning"),
+        ("a.yaml", "workload:
+  image: x
+  gpus: 8
+", "is of a GPU recipe's Helm chart"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
         ("a.sh", "export TP=2\nexport PP=4\n", "read the script that starts it"),
@@ -48,6 +56,33 @@ def test_configuration_says_which_tool_a_file_is_of(tmp_path: Path) -> None:
         read_config(path)
     path.write_text("modle: llama3-8b\n", encoding="utf-8")  # a slip in one of our own stays one
     assert read_config(path)[0] == {"modle": "llama3-8b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("model:\n  _component_: torchtune.models.llama3\n", "torchtune YAML"),
+        ("tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "torchtune YAML"),
+        ("model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "nanotron YAML"),
+        ("model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "litgpt YAML"),
+        ("train: {micro_batch_size: 1, global_batch_size: 8}\nout_dir: out\n", "litgpt YAML"),
+        ("seed_everything: 1\ntrainer: {devices: 2}\nmodel: {}\noptimizer: {}\n", "Lightning YAML"),
+        ("model: {d_model: 8, n_layers: 2}\nglobal_train_batch_size: 8\noptimizer: {}\n", "OLMo YAML"),
+        ("model: {tensor_model_parallel_size: 2}\ntrain: {micro_batch_size: 1}\n", "Megatron-Bridge recipe"),
+        ("model:\n  _target_: megatron.bridge.models.x\n", "Megatron-Bridge recipe"),
+    ],
+)
+def test_sections_that_several_tools_have_do_not_tell_them(text: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert detect(path) == name
+
+
+def test_sections_alone_are_of_no_tool(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("model: {width: 3}\ntrain: {epochs: 2}\noptimizer: {lr: 1}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="its format is not known"):
+        detect(path)
 
 
 @pytest.mark.parametrize("options", [[], ["--gpus", "8"], ["--system", "H100", "--set", "vocab_size=8"]])
