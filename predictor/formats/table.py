@@ -97,7 +97,7 @@ def _is_llm_foundry(source: Source) -> bool:
 def _starts_trainer(source: Source) -> bool:
     from predictor.formats.trainer.scripts import TELLING
 
-    return TELLING.search(source.text) is not None
+    return TELLING.search(source.text) is not None and not _has_megatron_arguments(source)
 
 
 def _has_megatron_arguments(source: Source) -> bool:

@@ -161,7 +161,10 @@ def _default(arguments: Arguments) -> list[str]:
     """Return the layers that PEFT gives adapters where a run names none."""
     name = str(arguments.fields.values.get(arguments.own("model_name_or_path")) or "")
     targets = ["qkv"] if ONE_PROJECTION.search(name) else list(DEFAULT_TARGETS)
-    arguments.note(f"it names no lora_target_modules; adapters stand where PEFT has them, {', '.join(targets)}")
+    arguments.note(
+        f"it names no lora_target_modules; adapters stand where PEFT has them, {', '.join(targets)}: set "
+        "training.lora.targets where its program has others"
+    )
     return targets
 
 
