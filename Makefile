@@ -24,6 +24,8 @@ DOCS := .venv/docs/bin/python
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 # Of the unit tests, files with a test that asks for torch or MPI; the others have run without both.
 NEED_TORCH = $(shell grep -rlE '(importorskip|find_spec)."(torch|mpi4py)"' --include='test_*.py' tests/unit)
+TORCH_TESTS = $(NEED_TORCH) tests/workflow tests/trainer tests/llm_trainer tests/hugectr \
+	tests/launch/test_examples.py tests/launch/test_launch_document.py
 SMOKE := results/smoke
 VERIFY_OUT := results/verify
 RECOMMENDER_OUT := results/verify_recommender
@@ -51,9 +53,12 @@ PUBLIC_SYSTEMS := $(basename $(notdir $(shell grep -l '^    kernel tables:' trai
 DATA_SHEET_SOURCES := $(basename $(notdir $(shell grep -l '^  transfer:' training/systems/*.yaml)))
 DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regressors/*)), $(DATA_SHEET_SOURCES)))
 
+# Modules keep their bytecode, whatever the shell says: without it every process compiles what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help predict test check check-profile check-extras format mutations bench accuracy fit profile-smoke
-.PHONY: docs architecture pictures gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: test-thorough docs architecture pictures gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -76,11 +81,15 @@ check: ## all tests: formatting, lint, types, tests without torch and with it, e
 	@$(MAKE) --no-print-directory check-extras
 
 check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
-	$(WORKFLOW) $(PYTEST) $(NEED_TORCH) tests/workflow tests/trainer tests/llm_trainer tests/hugectr \
-		tests/launch/test_examples.py tests/launch/test_launch_document.py
+	$(WORKFLOW) $(PYTEST) $(TORCH_TESTS)
 
-check-extras: $(TEST_READY) ## each extra alone, with the newest releases that its bounds allow and the lowest: .venv/extras
+check-extras: $(TEST_READY) ## each extra alone, with the lowest releases that its bounds allow; with the newest those tested nowhere else: .venv/extras
 	EXTRAS_TESTS=1 $(TEST) -m pytest tests/installation
+
+test-thorough: $(TEST_READY) $(WORKFLOW_READY) ## what make check tests in part, whole: tables refitted, searches, traces, newest extras
+	THOROUGH_TESTS=1 $(TEST) $(PYTEST) -m thorough
+	THOROUGH_TESTS=1 EXTRAS_TESTS=1 $(TEST) -m pytest tests/installation
+	THOROUGH_TESTS=1 $(WORKFLOW) $(PYTEST) -m thorough $(TORCH_TESTS)
 
 format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff format .
@@ -220,10 +229,10 @@ clean: ## remove environments, caches and builds
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 
 $(PREDICT_READY): EXTRAS :=
-$(TEST_READY): EXTRAS := [fit,test]
+$(TEST_READY): EXTRAS := [fit,readers,test]
 $(PROFILE_READY): EXTRAS := [fit,profile]
 $(DOCS_READY): EXTRAS := [docs]
-$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,recommend,reference,test,train,workflow]
+$(WORKFLOW_READY): EXTRAS := [fit,launch,profile,readers,recommend,reference,test,train,workflow]
 .venv/%/$(READY): pyproject.toml constraints.txt training/hugectr/engine-cpu.txt
 	@rm -rf "$(@D)"
 	@for python in $(or $(PYTHON),$(PYTHONS)); do \

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 # A marker, and the command whose absence skips its tests.
 NEEDED_COMMANDS = {"gpu": "nvidia-smi", "slurm": "sbatch"}
+THOROUGH = "THOROUGH_TESTS"
 
 try:
     from hypothesis import settings
@@ -34,6 +35,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, command in NEEDED_COMMANDS.items():
         if item.get_closest_marker(marker) and shutil.which(command) is None:
             pytest.skip(f"marked {marker}: this machine has no {command}")
+    if item.get_closest_marker("thorough") and not os.environ.get(THOROUGH):
+        pytest.skip(f"takes long, and a part of it ran; make test-thorough runs it (it sets {THOROUGH}=1)")
 
 
 def _folder(path: Path, contents: str) -> Path:

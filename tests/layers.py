@@ -48,4 +48,4 @@ def kept_of(run: TrainingRun, kind: LayerKind) -> KeptBytes:
 def parameters_of(model: Transformer, kind: LayerKind = DENSE, tensor_parallel_size: int = 1) -> RankParameters:
     """Return the parameters of a layer on one rank, which holds all experts."""
     call = sized(model, model.call(1, tensor_parallel_size), kind)
-    return parameters(layer_rows(model, kind, call, LayerSettings(Layout(tensor_parallel_size, 1, 1, 8))))
+    return parameters(layer_rows(model, kind, call, LayerSettings(Layout(tensor_parallel_size, 1, 1, gpus_per_node=8))))

@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 READERS = ROOT / "predictor/formats"
-CLASS_DEFAULTS = READERS / "hugging_face_defaults.json"
+CLASS_DEFAULTS = READERS / "hugging_face" / "defaults.json"
 DATA = ROOT / "tests" / "data" / "readers"
 COUNTS = DATA / "transformers_defaults.json"
 VARIANTS = DATA / "transformers_variants.json"
@@ -37,7 +37,17 @@ OF_NO_SIZE = (
     "_scaling",
     "topk_prob",
 )
-ENCODERS = ("bert", "roberta")  # read as encoders
+# Read as encoders, with the head of masked language modelling.
+ENCODERS = (
+    "bert",
+    "data2vec-text",
+    "ernie",
+    "megatron-bert",
+    "roberta",
+    "roberta-prelayernorm",
+    "roc_bert",
+    "xlm-roberta-xl",
+)
 # Inside vision and language models only.
 LANGUAGE_PARTS = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text")
 
@@ -82,7 +92,6 @@ OF_ENCODERS = [
 # Their configurations hold others: a vision or audio tower, or several models in one.
 COMPOSITE = [
     "blt",
-    "dbrx",
     "dots3_note",
     "emu3",
     "fuyu",
@@ -117,9 +126,10 @@ def families() -> list[str]:
 def model_class(model_type: str) -> Any:
     """Return the class that trains a family."""
     import transformers
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto
 
-    return getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type])
+    masked, causal = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES, modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return getattr(transformers, (masked if model_type in ENCODERS else causal)[model_type])
 
 
 def count(config: Any, build: Any) -> int | None:
@@ -216,8 +226,8 @@ def main() -> None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     warnings.filterwarnings("ignore")
-    names = families()
-    record(CLASS_DEFAULTS, {name: class_defaults(name) for name in (*names, *ENCODERS, *LANGUAGE_PARTS)})
+    names = (*families(), *ENCODERS)
+    record(CLASS_DEFAULTS, {name: class_defaults(name) for name in (*names, *LANGUAGE_PARTS)})
     defaults = {}
     for name in names:
         config = CONFIG_MAPPING[name]()

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from predictor.commands.config_arguments import MODEL_ONLY, add_model_only
+from predictor.commands.config_arguments import MODEL_ONLY, add_changes, add_model_only, predicted_file
 from predictor.commands.parser import Commands, Unfit, add_command
 from predictor.core.base.bundled import systems
 from predictor.core.base.errors import ConfigError
@@ -36,6 +36,7 @@ def add(commands: Commands) -> None:
     for name, unit in OPTIONS.items():
         command.add_argument(f"--{name.replace('_', '-')}", dest=name, type=float, metavar="X", help=unit)
     command.add_argument("--certain", action="store_true", help="the worse end of the 90 %% interval counts")
+    add_changes(command)
     add_model_only(command, "changes", "append_const", MODEL_ONLY)
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -46,7 +47,6 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
 
     from predictor.core.base.read_yaml import first_error, reason
     from predictor.core.predict.check import Limits, check
-    from predictor.core.predict.prediction import predict
 
     given = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
     if given and not arguments.paths:
@@ -57,9 +57,8 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
         first = first_error(error)
         option = f"--{str(first['loc'][0]).replace('_', '-')}"
         raise ConfigError(f"{option} is {first['input']:g}: {reason(first)}") from None
-    return [
-        check(predict(path, system=arguments.system, hardware=arguments.changes), limits) for path in arguments.paths
-    ]
+    system, changes = arguments.system, arguments.changes
+    return [check(predicted_file(path, system, changes), limits) for path in arguments.paths]
 
 
 def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from predictor.commands.config_arguments import MODEL_ONLY, add_changes, add_model_only
+from predictor.commands.config_arguments import MODEL_ONLY, add_changes, add_model_only, predicted_file
 from predictor.commands.parser import Commands, add_command, width
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json
@@ -26,23 +26,6 @@ def add(commands: Commands) -> None:
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
-def _of_other_tool(path: str, systems: list[str], changes: list[str]) -> list[StepPrediction]:
-    """Return the predictions of another tool's file, which says no system, on each of those that are named.
-
-    Raises:
-        ConfigError: none is named, or the file cannot be predicted.
-    """
-    from predictor.core.costs.hardware_change import is_of_hardware
-    from predictor.core.predict.prediction import predict
-    from predictor.search.model_options import of_model
-
-    if not systems:
-        raise ConfigError(f"{path} is of another tool and says no system; name one or several, with --system NAME")
-    hardware = [text for text in changes if is_of_hardware(text)]
-    keys = [text for text in changes if text not in hardware]
-    return [predict(of_model(path, keys, system), hardware=hardware) for system in systems]
-
-
 def answer(arguments: argparse.Namespace) -> str:
     """Return the comparison."""
     from predictor.core.plan.of_model import is_of_other_tool
@@ -52,7 +35,9 @@ def answer(arguments: argparse.Namespace) -> str:
     predictions: list[StepPrediction] = []
     for path in arguments.paths:
         if is_of_other_tool(path):
-            predictions += _of_other_tool(path, arguments.system, arguments.changes)
+            if not arguments.system:
+                raise ConfigError(f"{path} is of another tool and says no system; name some, with --system NAME")
+            predictions += [predicted_file(path, system, arguments.changes) for system in arguments.system]
             continue
         own = predict(path, hardware=arguments.changes)
         predictions += [own, *(own.on(system, arguments.changes) for system in arguments.system)]

@@ -58,6 +58,14 @@ def add_changes(command: argparse.ArgumentParser) -> None:
         help="a key of the configuration (training.recompute=full), or a number of the hardware "
         "(inter_node_gb_per_s=50, or =x2 for twice as much); all that are given change together",
     )
+    command.add_argument(
+        "--network",
+        action="append",
+        dest="changes",
+        type=lambda text: f"network={text}",
+        metavar="TEXT",
+        help='the network between nodes: "200 Gb/s per node", "4x100Gb", "NDR400 per GPU"',
+    )
     command.add_argument("--strict", action="store_true", help="refuse every key of another tool that is not known")
     command.add_argument(
         "--verbose", "-v", action="store_true", help="list the keys of another tool that were passed over"
@@ -77,9 +85,15 @@ def add_model_only(command: argparse.ArgumentParser, dest: str, action: str, con
 
 
 def add_config(command: argparse.ArgumentParser) -> None:
-    """Let a command take one configuration: a file, a bundled example, or a model and the usual keys as options."""
+    """Let a command take one configuration: files, a bundled example, or a model and the usual keys as options."""
     which = command.add_mutually_exclusive_group(required=True)
-    which.add_argument("path", nargs="?", metavar="CONFIG", help="configuration file")
+    which.add_argument(
+        "paths",
+        nargs="*",
+        default=[],
+        metavar="CONFIG",
+        help="configuration file, the files of another tool that make one, or the folder of a run",
+    )
     which.add_argument("--config", "-c", metavar="FILE", help="the same")
     which.add_argument("--example", "-e", metavar="NAME", help="a bundled example")
     which.add_argument("--model", metavar="NAME|FILE", help="no configuration, but a preset or another tool's file")
@@ -94,17 +108,24 @@ def add_config(command: argparse.ArgumentParser) -> None:
 
 
 def config_path(arguments: argparse.Namespace) -> Path:
-    """Return the path of the command's configuration; of a model its name, which may be a preset's."""
+    """Return the path of the command's configuration, the first of several; of a model its name, perhaps a preset's."""
     if arguments.example is not None:
         return example(arguments.example)
-    return Path(arguments.path or arguments.config or arguments.model or "")
+    path = Path(next(iter(arguments.paths), arguments.config or arguments.model or ""))
+    if not path.is_dir():
+        return path
+    from predictor.core.plan.of_model import own_in
+
+    return own_in(path) or path
 
 
-def model_of(arguments: argparse.Namespace) -> str | None:
-    """Return the model that options complete: of ``--model``, or another tool's file given as CONFIG; else None."""
+def model_of(arguments: argparse.Namespace) -> str | list[str] | None:
+    """Return the model that options complete: of ``--model``, or other tools' files given as CONFIG; else None."""
     if arguments.model is not None:
         return str(arguments.model)
-    given = arguments.path or arguments.config
+    if len(arguments.paths) > 1:
+        return list(arguments.paths)
+    given = next(iter(arguments.paths), arguments.config)
     if given is None:
         return None
     from predictor.core.plan.of_model import is_of_other_tool  # only when needed, for a fast start
@@ -148,3 +169,22 @@ def predicted(arguments: argparse.Namespace) -> StepPrediction:
     return predict(
         asked, system=system, hardware=[text for text in changes if is_of_hardware(text)] if changes else None
     )
+
+
+def predicted_file(path: str, system: str | None, changes: list[str]) -> StepPrediction:
+    """Return the prediction of a configuration, or of another tool's file or a run's folder on a named system.
+
+    Raises:
+        ConfigError: another tool's file says no system and none is named, or it cannot be predicted.
+    """
+    from predictor.core.costs.hardware_change import is_of_hardware
+    from predictor.core.plan.of_model import is_of_other_tool
+    from predictor.core.predict.prediction import predict
+
+    if not is_of_other_tool(path):
+        return predict(path, system=system, hardware=changes)
+    from predictor.search.model_options import of_model
+
+    hardware = [text for text in changes if is_of_hardware(text)]
+    keys = [text for text in changes if text not in hardware]
+    return predict(of_model(path, keys, system), hardware=hardware)

@@ -55,9 +55,16 @@ class Parser(command_line.Parser):
             option = text.partition("=")[0]
             if option.startswith("--") and option not in known:
                 raise ConfigError(
-                    f"{self.prog} has no option {option}.{nearest(option, known)} {self.prog} --help lists them"
+                    f"{self.prog} has no option {option}.{self._meant(option)} {self.prog} --help lists them"
                 )
         return super().parse_known_args(args, namespace)
+
+    def _meant(self, option: str) -> str:
+        """Return what an unknown option may stand for, as a sentence: a key of the configuration, or a like option."""
+        from predictor.core.schema.settings import as_option  # of an error alone
+
+        key = as_option(option) if "--set" in self._option_string_actions else None
+        return nearest(option, self._option_string_actions) if key is None else f" Did you mean {key}?"
 
     def print_help(self, file: Any = None) -> NoReturn:
         """Return the help to the caller; argparse would ignore an output that cannot be written."""

@@ -37,6 +37,7 @@ LAYOUT_OPTIONS = (
     "pareto",
     "write_arguments",
     "write_job",
+    "framework_version",
 )
 # Options of sharding plans, which other configurations do not have.
 WRITTEN = ("csv", "write", "write_arguments", "write_job")
@@ -73,6 +74,9 @@ def add(commands: Commands) -> None:
     command.add_argument("--write", metavar="FILE", help="also write the fastest layout as a configuration, or plan")
     command.add_argument(
         "--write-arguments", metavar="FILE", help="also write the fastest layout as the framework's own arguments"
+    )
+    command.add_argument(
+        "--framework-version", metavar="X.Y", help="release that these arguments are for; the newest that is known"
     )
     command.add_argument("--write-job", metavar="FILE", help="also write it as a job of model_training_framework")
     command.add_argument("--csv", metavar="FILE", help="also write the layouts shown to a file")
@@ -150,6 +154,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     check_outputs([(f"--{name.replace('_', '-')}", getattr(arguments, name)) for name in WRITTEN], [arguments.model])
     if arguments.write_job is not None and arguments.write_arguments is None:
         raise ConfigError("--write-job needs --write-arguments FILE, which the job runs")
+    if arguments.framework_version is not None and arguments.write_arguments is None:
+        raise ConfigError("--framework-version needs --write-arguments FILE, which is written for that release")
     if arguments.write_arguments is not None and arguments.framework is None:
         from predictor.core.plan.framework_rules import RULES  # only when needed, for a fast start
 
@@ -172,6 +178,9 @@ def answer(arguments: argparse.Namespace) -> str:
     options = {name: getattr(arguments, name) for name in search.__kwdefaults__ or {}}  # an option each
     result = search(arguments.model, arguments.gpus, **options)
 
+    def arguments_written() -> str:
+        return result.arguments(version=arguments.framework_version)
+
     def fastest() -> str:
         return yaml.safe_dump(result.layouts[0].configuration, sort_keys=False)
 
@@ -179,7 +188,7 @@ def answer(arguments: argparse.Namespace) -> str:
         (
             Output("--csv", arguments.csv, result.to_csv),
             Output("--write", arguments.write, fastest),
-            Output("--write-arguments", arguments.write_arguments, result.arguments),
+            Output("--write-arguments", arguments.write_arguments, arguments_written),
             Output("--write-job", arguments.write_job, lambda: result.job(arguments.write_arguments)),
         )
     )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, Topology, collective_shape
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Operator, Shape, in_kernel
 from predictor.core.rows import Behind, Kept, Kind, Matrix, Module, Pass, Reads, Row, Split
-from predictor.core.workload.layer_call import LayerCall
-from predictor.core.workload.layer_shapes import LAYER_SHAPES
 from predictor.core.workload.tasks import BACKWARD, FORWARD, Part, Task, scalar_task, streamed
 
 
@@ -45,7 +44,7 @@ def named(
 ) -> Row:
     """Return the row of an operator whose shape follows from a layer's sizes; of attention in a named kernel."""
     timed_by = in_kernel(catalogue()[name], kernel)
-    passes = both(timed_by, LAYER_SHAPES[name](call))
+    passes = both(timed_by, timed_by.shape_in(call))
     return Row(name, module, kind, timed_by, *passes, weights=weights, keeps=keeps)
 
 

@@ -12,8 +12,8 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, Direction, Operator, Shape, with_backward
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.tasks import FORWARD, Part, Task
 
 

@@ -12,12 +12,23 @@ from predictor.core.schema.input_kind import HUGECTR, is_experiment, is_model_id
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.file_lines import with_line
+from predictor.formats.folder import files_in
 from predictor.formats.python_source.recipes import with_function
 from predictor.formats.shell.starts import of_other_script
 from predictor.formats.source import DATA, TEXT, Source
 from predictor.formats.table import TABLE, Format, format_of, resembled
 
-__all__ = ["FORMATS", "Read", "detect", "of_configuration", "of_trainer", "read_all", "read_any", "read_named"]
+__all__ = [
+    "FORMATS",
+    "Read",
+    "detect",
+    "files_in",
+    "of_configuration",
+    "of_trainer",
+    "read_all",
+    "read_any",
+    "read_named",
+]
 
 FORMATS = tuple(known.name for known in TABLE if known.module)
 MOST_KEYS = 8  # that a message shows of a file whose format is not known
@@ -159,6 +170,29 @@ def read_all(names: list[str], base: Path, num_gpus: int | None = None) -> list[
         ConfigError: some cannot be read; the message has a line for every problem of them all.
     """
     problems = Problems()
-    read = [problems.part(None, read_named, name, base, num_gpus) for name in names]
+    together = _of_one_run(names, base) if len(names) > 1 else []
+    nothing = Read({}, (), "")
+    read = []
+    for name in names:
+        if name not in together:
+            read.append(problems.part(nothing, read_named, name, base, num_gpus))
+        elif name == together[-1]:
+            read.append(problems.part(nothing, _read_together, together, base, num_gpus))
+        else:
+            read.append(nothing)  # the last of them says all
     problems.check()
-    return [file for file in read if file is not None]
+    return read
+
+
+def _of_one_run(names: list[str], base: Path) -> list[str]:
+    """Return the names of files that are parts of one run; none where fewer than two are."""
+    files = [name for name in names if not is_model_id(name) and (base / name).is_file()]
+    told = {name: format_of(_source(base / name)) for name in files}
+    found = [name for name, known in told.items() if known is not None and known.joins]
+    return found if len(found) > 1 else []
+
+
+def _read_together(names: list[str], base: Path, num_gpus: int | None) -> Read:
+    from predictor.formats.gpt_neox.reader import read_files  # the one format whose files join
+
+    return read_files([_source(base / name) for name in names], num_gpus)

@@ -37,6 +37,10 @@ class Fields:
             raise problem
         self.problems.append(str(problem))
 
+    def written(self, key: str) -> str:
+        """Return a key as the file has it."""
+        return f"{self.prefix}{key}"
+
     def error(self, key: str, rule: str) -> ConfigError:
         """Return the error that a value breaks a rule; the rule carries the way out."""
         return ConfigError(f"{self.where}: {self.prefix}{key} is {self._shown(key)}; {rule}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -110,13 +111,13 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
             elif full in read:
                 continue
             elif known.is_irrelevant(full):
-                passed.append(full)
-            elif speaks_of_cost(full, value) or READING.get().strict:
-                usual = sorted({*known.irrelevant, *known.refused, *known.noted, *holder.used, *read})
+                passed.append(holder.written(key))
+            elif speaks_of_cost(full, value) or _is_slip(full, known.read) or READING.get().strict:
+                usual = sorted({*known.irrelevant, *known.refused, *known.noted, *known.read, *holder.used, *read})
                 rule = f"of {tool} it is not known here.{nearest(full, usual)} Remove it if it changes no cost"
                 holder.broken(holder.error(key, rule))
             else:
-                unknown.append(full)
+                unknown.append(holder.written(key))
     if unknown:
         notes.append(
             f"{where}: not known here, and taken to cost nothing: {', '.join(unknown)} (--strict refuses such keys)"
@@ -124,6 +125,11 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
     if passed and READING.get().verbose:
         notes.append(f"{where}: passed over, as they change no cost of a step: {', '.join(passed)}")
     return notes
+
+
+def _is_slip(key: str, read: Collection[str]) -> bool:
+    """Return whether a key is a slip of one that changes cost, such as swiglue."""
+    return bool(get_close_matches(key, read, n=1, cutoff=0.9))
 
 
 def _is_off(value: Any) -> bool:

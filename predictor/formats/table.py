@@ -5,13 +5,11 @@ The first format of the table that tells a file is its format. A format without 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from predictor.core.base.errors import ConfigError
 from predictor.core.schema.input_kind import (
     EXPERIMENT_FORMAT,
     HUGECTR,
@@ -21,64 +19,11 @@ from predictor.core.schema.input_kind import (
     is_hugectr,
     is_llm_trainer,
 )
-from predictor.core.schema.read import Read
+from predictor.formats.format import Format, not_read
 from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
 from predictor.formats.telling import Telling, by_text
 
 EXAMPLES = Path(__file__).parent / "examples"
-WAY_OUT = (
-    "which is not read; give model, layout and batch as a configuration, or as options: --model NAME --gpus N --tp N …"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """One format.
-
-    Attributes:
-        name: as messages and ``Read.format`` have it.
-        tool: that takes such files.
-        telling: the ways to tell it; one is enough.
-        module: of its reader, below this package; empty: it is not read.
-        takes: what its reader takes beside the path, by the names of ``Source``.
-        versions: of the tool whose files are read.
-        documented: where the tool documents its keys, a path in its repository.
-        example: a file of ``examples/``, Python with .txt behind its name; empty: none.
-        rank: among several files of one run: 0 a model, 1 a part of the layout, 2 a training, which overrides both.
-    """
-
-    name: str
-    tool: str
-    telling: tuple[Telling, ...]
-    module: str = ""
-    takes: tuple[str, ...] = ()
-    versions: str = ""
-    documented: str = ""
-    example: str = ""
-    rank: int = 2
-
-    def read(self, source: Source) -> Read:
-        """Read a file.
-
-        Raises:
-            ConfigError: the tool's files are not read, or the file asks for what is not modelled.
-        """
-        self.refuse_unread(source)
-        read = import_module(f"predictor.formats.{self.module}").read
-        return cast("Read", read(source.path, **{name: getattr(source, name) for name in self.takes}))
-
-    def refuse_unread(self, source: Source) -> None:
-        """Refuse a file whose format is told and not read.
-
-        Raises:
-            ConfigError: it is one.
-        """
-        if not self.module and self.name != HUGECTR:
-            raise ConfigError(f"{source.path.name} is of {self.tool}, {WAY_OUT}")
-
-
-def _not_read(tool: str, *telling: Telling) -> Format:
-    return Format(tool, tool, telling)
 
 
 def _holds(test: Any) -> Any:
@@ -94,6 +39,12 @@ def _is_llm_foundry(source: Source) -> bool:
     return isinstance(model, dict) and model.get("name") in MODELS and any(key in content for key in BATCH)
 
 
+def _is_gpt_neox(source: Source) -> bool:
+    from predictor.formats.gpt_neox.files import is_of_gpt_neox
+
+    return is_of_gpt_neox(source)
+
+
 def _starts_trainer(source: Source) -> bool:
     from predictor.formats.trainer.scripts import TELLING
 
@@ -101,20 +52,11 @@ def _starts_trainer(source: Source) -> bool:
 
 
 def _has_megatron_arguments(source: Source) -> bool:
-    from predictor.formats.megatron.command import TELLING, with_sources
+    from predictor.formats.megatron.command import TELLING, with_called
 
-    return TELLING.search(with_sources(source.text, source.path.parent)) is not None
+    return TELLING.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
-NEOX_LAYOUT = (
-    "pipe-parallel-size",
-    "pipe_parallel_size",
-    "model-parallel-size",
-    "model_parallel_size",
-    "zero_optimization",
-    "pos-emb",
-    "pos_emb",
-)
 BRIDGE_SECTIONS = (
     "model",
     "train",
@@ -155,7 +97,17 @@ TABLE = (
         example="llm_foundry.yaml",
     ),
     # Tools whose files have keys of other formats too.
-    _not_read("GPT-NeoX", Telling(all_of=("num-layers|num_layers",), one_of=NEOX_LAYOUT)),
+    Format(
+        "GPT-NeoX YAML",
+        "GPT-NeoX",
+        (Telling(test=_is_gpt_neox),),
+        "gpt_neox.reader",
+        ("content", "num_gpus"),
+        versions="1.0 to 2.0, and main of 2025",
+        documented="configs/neox_arguments.md",
+        example="gpt_neox.yaml",
+        joins=True,
+    ),
     Format(
         "axolotl YAML",
         "axolotl",
@@ -176,18 +128,27 @@ TABLE = (
         documented="src/llamafactory/hparams",
         example="llama_factory.yaml",
     ),
-    _not_read(
+    not_read(
         "LLaMA-Factory 1", Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size"))
     ),
-    _not_read(
+    not_read(
         "verl",
         Telling(all_of=("actor_rollout_ref",), one_of=("data", "trainer", "critic", "algorithm")),
         by_text(r"_target_:\s*verl\b|\bverl\.trainer\."),
     ),
-    _not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
-    _not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
-    _not_read("nanotron", Telling(all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints"))),
-    _not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
+    not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
+    not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
+    Format(
+        "nanotron YAML",
+        "nanotron",
+        (Telling((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),
+        "nanotron",
+        ("num_gpus",),
+        versions="0.3 to 0.5",
+        documented="src/nanotron/config/config.py",
+        example="nanotron.yaml",
+    ),
+    not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
     Format(
         "Hugging Face Trainer arguments",
         "a Hugging Face Trainer",
@@ -231,12 +192,43 @@ TABLE = (
         documented="src/accelerate/commands/launch.py",
         example="hugging_face_trainer.sh",
     ),
-    _not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
-    _not_read("torchtune", by_text(r"_component_:\s*torchtune\b")),
-    _not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
-    _not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
-    _not_read("NeMo 2", by_text(r"_target_:\s*nemo\.(?:collections|lightning)\b")),
-    _not_read("NeMo AutoModel", by_text(r"_target_:\s*nemo_automodel\b")),
+    not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
+    Format(
+        "torchtune YAML",
+        "torchtune",
+        (Telling((YAML,), pattern=re.compile(r"_component_:\s*[\"']?torchtune\b")),),
+        "torchtune.reader",
+        ("num_gpus",),
+        versions="0.3 to 0.7",
+        documented="docs/source/deep_dives/configs.rst",
+        example="torchtune.yaml",
+    ),
+    not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
+    not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
+    Format(
+        "NeMo 2 recipe",
+        "NeMo 2",
+        (
+            by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
+            by_text(r"\bnemo_run\b|\bfrom nemo\.collections import .*\bllm\b|\bnemo\.collections\.llm\b", PYTHON),
+        ),
+        "nemo.recipe",
+        ("function", "num_gpus"),
+        versions="2.0 to 2.4",
+        documented="nemo/collections/llm/recipes/README.md",
+    ),
+    Format(
+        "NeMo AutoModel YAML",
+        "NeMo AutoModel",
+        (
+            by_text(r"_target_:\s*nemo_automodel\b", YAML),
+            Telling((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
+        ),
+        "nemo.automodel",
+        ("num_gpus",),
+        versions="0.1 to 0.7",
+        documented="docs/guides/llm/finetune.md",
+    ),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
@@ -286,8 +278,13 @@ TABLE = (
     Format(
         "NeMo YAML",
         "NeMo 1",
-        (Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size")),),
-        "nemo",
+        (
+            Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
+            Telling((YAML,), all_of=("training.trainer", "training.model")),
+            Telling((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
+            by_text(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
+        ),
+        "nemo.megatron_gpt",
         ("num_gpus",),
         versions="1.2x",
         documented="examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",

@@ -33,13 +33,14 @@ class Writer:
     Attributes:
         label: the framework, as its users write it.
         suffix: of the file.
-        write: turns a checked configuration, its GPUs and its GPUs per node into text.
+        write: turns a checked configuration, its GPUs, its GPUs per node and a version of the framework into text; the
+            newest version that is known where that is None.
         beside: keys of a configuration that the file has no place for: the framework takes them from elsewhere.
     """
 
     label: str
     suffix: str
-    write: Callable[[RunConfig, int, int], str]
+    write: Callable[[RunConfig, int, int, str | None], str]
     beside: tuple[str, ...] = ()
 
 
@@ -50,20 +51,21 @@ WRITERS = {
 }
 
 
-def written(content: dict[str, Any], framework: str, base: Path) -> str:
+def written(content: dict[str, Any], framework: str, base: Path, version: str | None = None) -> str:
     """Return a configuration as a framework's own arguments; they are read back before they are returned.
 
     Args:
         content: a full-form configuration.
         framework: megatron, torchtitan or deepspeed.
         base: folder that paths in the configuration are relative to.
+        version: of the framework; the newest that is known without one.
 
     Raises:
-        ConfigError: the framework has no arguments for it; the message names the keys that would be lost.
+        ConfigError: the framework, or this version, has no arguments for it; the message names the keys that would be lost.
     """
     content, _ = in_full(with_files(content, base)[0], base)
     writer, run = WRITERS[framework], prepare(content, base).run
-    text = writer.write(validate(content), run.layout.num_gpus, run.layout.gpus_per_node)
+    text = writer.write(validate(content), run.layout.num_gpus, run.layout.gpus_per_node, version)
     again = _read_back(text, writer, content, run.layout.num_gpus, base)
     lost = _differences(run, again)
     if lost:

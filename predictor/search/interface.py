@@ -100,16 +100,17 @@ class SearchResult:
         """Return the caveats of the ranking, a sentence each."""
         return ranking.notes(self.details)
 
-    def arguments(self, number: int = 1) -> str:
+    def arguments(self, number: int = 1, version: str | None = None) -> str:
         """Return a layout as its framework's own arguments: a script, a TOML or a JSON file.
 
         Args:
             number: of the layout, from 1.
+            version: of the framework; the newest that is known without one.
 
         Raises:
             ValueError: the search named no framework, or that has no arguments for a part of the configuration.
         """
-        return writers().written(self.layouts[number - 1].configuration, self._framework(), Path.cwd())
+        return writers().written(self.layouts[number - 1].configuration, self._framework(), Path.cwd(), version)
 
     def job(self, arguments: str, number: int = 1) -> str:
         """Return a layout as an experiment of model_training_framework, which submits and resumes it.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from os import fspath
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from predictor.core.base.bundled import systems
 from predictor.core.base.errors import NoLayoutError, raise_together
-from predictor.core.costs.hardware_change import CHANGES, is_of_hardware
+from predictor.core.costs.hardware_change import KEYS, is_of_hardware
 from predictor.core.plan.framework_rules import RULES, FrameworkRules, rules_behind
 from predictor.core.plan.of_model import content_of_model
 from predictor.core.predict.inputs import Configuration
@@ -32,25 +32,25 @@ def _decides_layout(setting: Setting) -> bool:
     return key in DECIDED.get(section, ()) and key not in BATCH
 
 
-def of_model(model: str, changes: Sequence[str], system: str | None = None) -> Configuration:
+def of_model(model: str | Sequence[str], changes: Sequence[str], system: str | None = None) -> Configuration:
     """Return the configuration of a model with the given keys; of a layout that is not given, the fastest that fits.
 
     Args:
-        model: a preset's name, or a file: a configuration, or one of another tool.
+        model: a preset's name, a file (a configuration, or one of another tool), a run's folder, or several files.
         changes: KEY=VALUE, keys of a configuration or ``gpus``; those of the hardware are left to the prediction.
         system: published system, instead of the configuration's.
 
     Raises:
         ConfigError: the system, the GPUs or the batch is not said, or nothing fits.
     """
-    settings = [parse_setting(text, CHANGES) for text in changes if not is_of_hardware(text)]
+    settings = [parse_setting(text, KEYS) for text in changes if not is_of_hardware(text)]
     layout = [setting for setting in settings if _decides_layout(setting)]
     gpus = next((setting.value for setting in settings if setting.path == (GPUS,)), None)
     beside = OwnKeys(keys_of(settings), gpus if isinstance(gpus, int) and not layout else None)
     content, base, notes = _content(model, system, beside)
     _require_said(content, settings, layout, gpus)
     if layout or gpus is None or "micro_batch_size" in (content.get("training") or {}):
-        return Configuration(fspath(model), with_settings(content, settings), base, notes)
+        return Configuration(_name(model), with_settings(content, settings), base, notes)
     fixed = [setting for setting in settings if setting.path != (GPUS,)]
     content = with_settings(content, fixed)
     named = (content.get("training") or {}).get("framework")
@@ -67,7 +67,14 @@ def of_model(model: str, changes: Sequence[str], system: str | None = None) -> C
     raise missing
 
 
-def _content(model: str, system: str | None, beside: OwnKeys) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+def _name(model: str | Sequence[str]) -> str:
+    """Return what a configuration of a model is called."""
+    return fspath(model) if isinstance(model, str | PathLike) else " + ".join(model)
+
+
+def _content(
+    model: str | Sequence[str], system: str | None, beside: OwnKeys
+) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration of a model on a system, its folder and notes."""
     content, base, notes = content_of_model(model, beside)
     if system is not None:
@@ -101,7 +108,7 @@ def _require_said(content: dict[str, Any], settings: Sequence[Setting], layout: 
 
 
 def _fastest(
-    model: str, content: dict[str, Any], gpus: Any, rules: FrameworkRules | None, notes: tuple[str, ...]
+    model: str | Sequence[str], content: dict[str, Any], gpus: Any, rules: FrameworkRules | None, notes: tuple[str, ...]
 ) -> Configuration:
     """Return the fastest layout of a search that a framework runs, and say so.
 
@@ -118,4 +125,4 @@ def _fastest(
         "framework, --tp, --pp and others choose a layout."
     )
     told = tuple(dict.fromkeys((*notes, *problem.notes, said)))
-    return Configuration(fspath(model), found, Path.cwd(), told)
+    return Configuration(_name(model), found, Path.cwd(), told)

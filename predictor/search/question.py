@@ -9,7 +9,7 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import LARGEST, LARGEST_RUN_GPUS, whole
-from predictor.core.costs.hardware_change import CHANGES, changed, is_of_hardware, parse_change
+from predictor.core.costs.hardware_change import KEYS, changed, is_of_hardware, network_notes, parse_change
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.costs.slowest import slowest_of
 from predictor.core.plan.framework_rules import FrameworkRules, rules_of
@@ -20,6 +20,7 @@ from predictor.core.schema.inherited_keys import OwnKeys
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import NO_BUDGET, BudgetSection
 from predictor.core.schema.settings import GPUS, Setting, keys_of, parse_setting, with_settings
+from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.search.space import SEARCHED, ZERO_ALONE, Space
 
 LARGEST_MEMORY_GIB = 100_000
@@ -97,7 +98,7 @@ class SearchQuestion:
     max_context_parallel: int | None = None
     max_micro_batch_size: int | None = None
     schedules: tuple[str, ...] = SEARCHED
-    zero_stages: tuple[int, ...] = ZERO_ALONE
+    zero_stages: tuple[ZeroStage, ...] = ZERO_ALONE
     framework: str | None = None
     tensor_parallel_across_nodes: bool = False
     global_batch_tokens: int | None = None
@@ -273,7 +274,7 @@ def _settings(question: SearchQuestion) -> list[Setting]:
     Raises:
         ConfigError: no such key, or one that the search decides.
     """
-    settings = [parse_setting(text, CHANGES) for text in question.changes if not is_of_hardware(text)]
+    settings = [parse_setting(text, KEYS) for text in question.changes if not is_of_hardware(text)]
     for path, _ in settings:
         if path == (GPUS,) or path[-1] in DECIDED.get(path[0], ()):
             raise ConfigError(f"--set {'.'.join(path)}: the search decides it, or an option of its own says it")
@@ -292,7 +293,8 @@ def _on_hardware(content: dict[str, Any], base: Path, question: SearchQuestion) 
         return loaded, ()
     numbers = dict(parse_change(text, loaded.system.hardware) for text in texts)
     note = f"On changed hardware ({', '.join(texts)}); a configuration that is written does not say so."
-    return prepare(content, base, lambda published: changed(published, numbers)), (note,)
+    notes = (note, *network_notes(texts, loaded.system.hardware))
+    return prepare(content, base, lambda published: changed(published, numbers)), notes
 
 
 def _memory(question: SearchQuestion, system: PublishedSystem) -> float | None:

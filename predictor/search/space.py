@@ -12,6 +12,7 @@ from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
 from predictor.core.timeline.allowed_sizes import check
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.layout import Layout
+from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.partition import uniform
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
@@ -19,8 +20,11 @@ from predictor.core.workload.transformer import Attention, Loss, Transformer
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
 SHORTEST_SEQUENCE_PART = 1024
-ZERO_WITH_STAGES = (0, 1)  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
-ZERO_ALONE = (0, 1, 2, 3)
+ZERO_WITH_STAGES: tuple[ZeroStage, ...] = (
+    0,
+    1,
+)  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
+ZERO_ALONE: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 MAX_CHUNKS = 16
 # A search times stages with one end of the model each, which V-shaped schedules place on one.
 SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_searched)
@@ -44,7 +48,7 @@ class Plan(NamedTuple):
     """A candidate: the choices of a search."""
 
     degrees: Degrees
-    zero_stage: int
+    zero_stage: ZeroStage
     sequence_parallel: bool
     micro_batch_size: int
     num_micro_batches: int
@@ -87,7 +91,7 @@ class Space:
     max_context_parallel: int = 16
     max_micro_batch_size: int = 16
     schedules: tuple[str, ...] = SEARCHED
-    zero_stages: tuple[int, ...] = ZERO_ALONE
+    zero_stages: tuple[ZeroStage, ...] = ZERO_ALONE
     rules: FrameworkRules | None = None
     tensor_inside: bool = False
 
@@ -209,7 +213,7 @@ class Space:
         share = self.global_batch_size // degrees.data
         return [(size, share // size) for size in divisors(share, self.max_micro_batch_size)]
 
-    def zeros(self, degrees: Degrees) -> list[int]:
+    def zeros(self, degrees: Degrees) -> list[ZeroStage]:
         """Return the ZeRO stages that make a difference."""
         if degrees.data * degrees.context == 1:
             # Megatron-LM offloads by way of its distributed optimizer, of one rank too.
@@ -302,12 +306,16 @@ class Space:
             recompute_modules=plan.modules,
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,
-            scatters_gradients=plan.zero_stage >= 2 or (self.scatters_gradients and plan.zero_stage == 1),
+            gradient_reduction="reduce_scatter" if self._scatters(plan.zero_stage) else "all_reduce",
             sequence_parallel=plan.sequence_parallel,
             virtual_pipeline_parallel_size=plan.num_chunks,
             blocking_transfers=self.base.blocking_transfers and SCHEDULES[plan.schedule].may_block,
             **self.fields(plan),
         )
+
+    def _scatters(self, zero_stage: int) -> bool:
+        """Return whether a candidate reduces gradients with a reduce-scatter."""
+        return zero_stage >= 2 or (self.scatters_gradients and zero_stage == 1)
 
     def fields(self, plan: Plan) -> dict[str, Any]:
         """Return the switches that the framework ties to a layout, by their names in a run and in ``parallelism``."""
@@ -317,7 +325,8 @@ class Space:
 
     def model_of(self, plan: Plan) -> Transformer:
         """Return the model with the loss that the framework computes in a layout."""
-        loss = None if self.rules is None else self.rules.loss(plan.degrees.tensor)
+        rules = None if self.model.loss is Loss.FUSED_LINEAR else self.rules  # which has tensor_parallel_size 1 alone
+        loss = None if rules is None else rules.loss(plan.degrees.tensor)
         return self.model if loss is None or loss is self.model.loss else _with_loss(self.model, loss)
 
 

@@ -8,7 +8,7 @@ logarithms, from all that are chosen. The others follow the sequence.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from hashlib import sha256
 from math import gcd, log
@@ -19,19 +19,18 @@ from typing import Annotated, TypeVar
 from pydantic import Field, model_validator
 
 from microbench.errors import MeasureError
-from microbench.fused_shapes import FUSED_SHAPES
+from microbench.kernels import kernel, of_recommenders
 from microbench.provenance import Closed
-from microbench.recommender_shapes import DENSE_FEATURES, RECOMMENDER_SHAPES, RecommenderCall
+from microbench.recommender_call import DENSE_FEATURES, RecommenderCall
 from microbench.timing import Policy
 from predictor.core.base.errors import nearest
 from predictor.core.base.files import write_whole
 from predictor.core.base.read_yaml import read_valid
 from predictor.core.base.sizes import LARGEST
 from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import BOTH, Operator, Shape
 from predictor.core.costs.streams import PARAMETER_LIST
-from predictor.core.workload.layer_call import LayerCall
-from predictor.core.workload.layer_shapes import LAYER_SHAPES, calls
 
 SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
 PREPARED = SWEEPS / "prepared"  # of a kit, made where it was built: 50 operators' shapes take a slow host half a minute
@@ -104,7 +103,9 @@ class Sweep(Closed):
     """One file of ``profiling/sweeps``."""
 
     description: str
-    operators: tuple[str, ...] = Field(default=(), description="that « all » names; none: every operator")
+    operators: tuple[str, ...] = Field(
+        default=(), description="that « all » names beside recommenders' own; none: every operator"
+    )
     shapes_per_operator: int = Field(gt=0, le=100_000)
     shapes_per_linear: int = Field(gt=0, le=100_000, description="linear layers share one regressor")
     largest_call_gflop: float = Field(gt=0, description="shapes with more FLOPs in their larger direction are left out")
@@ -151,11 +152,8 @@ def read_sweep(name: str) -> Sweep:
 
 def measured_by(sweep: Sweep) -> list[str]:
     """Return the operators that a sweep measures where all are asked for."""
-    return [
-        name
-        for name in catalogue()
-        if name in (sweep.operators or catalogue()) and (sweep.recommenders or name not in RECOMMENDER_SHAPES)
-    ]
+    listed, has_recommenders = sweep.operators or catalogue(), sweep.recommenders is not None
+    return [name for name in catalogue() if (has_recommenders if of_recommenders(name) else name in listed)]
 
 
 def _halton(index: int, base: int) -> float:
@@ -244,13 +242,13 @@ def _without_layer(operator: Operator, models: Models, index: int) -> Shape:
 
 
 def _candidates(operator: Operator, sweep: Sweep) -> Iterator[Shape]:
-    if operator.name in RECOMMENDER_SHAPES:
+    module = kernel(operator.name)
+    if of_recommenders(operator.name):
         assert sweep.recommenders is not None
-        return map(RECOMMENDER_SHAPES[operator.name], _recommender_calls(sweep.recommenders))
-    if operator.name in FUSED_SHAPES:
-        return map(FUSED_SHAPES[operator.name], _layer_calls(sweep.models))
-    if operator.name in LAYER_SHAPES:
-        return (LAYER_SHAPES[operator.name](call) for call in _layer_calls(sweep.models) if calls(operator, call))
+        return map(module.of_recommender, _recommender_calls(sweep.recommenders))
+    draw: Callable[[LayerCall], Shape | None] | None = getattr(module, "drawn", operator.layer_shape)
+    if draw is not None:
+        return (shape for call in _layer_calls(sweep.models) if (shape := draw(call)) is not None)
     return (_without_layer(operator, sweep.models, index) for index in range(1, CANDIDATES + 1))
 
 
@@ -325,7 +323,7 @@ def shapes_of(name: str, sweep: Sweep, precision: str) -> list[Shape]:
 
 def _computed(name: str, sweep: Sweep, precision: str) -> list[Shape]:
     operator = catalogue()[name]
-    if name in RECOMMENDER_SHAPES and sweep.recommenders is None:
+    if of_recommenders(name) and sweep.recommenders is None:
         raise MeasureError(f"{name}: the sweep has no section recommenders, whose operator it is; see standard.yaml")
     pool = [shape for shape in dict.fromkeys(_candidates(operator, sweep)) if _fits(operator, shape, sweep, precision)]
     if not pool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
@@ -62,10 +62,12 @@ class Draw(NamedTuple):
     refused: bool
 
 
-def published_steps(folder: Path) -> dict[str, list[Published]]:
-    """Return every published step that can be predicted, by the first of its groups."""
+def published_steps(folder: Path, only: Container[str] | None = None) -> dict[str, list[Published]]:
+    """Return every published step that can be predicted, by the first of its groups; ``only`` those of some groups."""
     groups: dict[str, list[Published]] = defaultdict(list)
     for step in published_tables(folder).steps:
+        if only is not None and step.groups[0] not in only:
+            continue
         try:
             configuration = configured(step.name, step.config, Path.cwd())
             run = observed_run(configuration, step.seconds * 1e6, step.table)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fitting.few_rows import few_rows
+from fitting import few_rows
 from fitting.transfer_error import PRECISION, constants, distances, transfer_error
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.costs.transfer_errors import TRANSFER_ERRORS, transfer_errors
@@ -70,8 +70,10 @@ def test_reported_bandwidths_lie_in_the_interval_of_a_collective_by_its_links() 
         assert abs(log(reported / 322.0)) <= transfer_errors().collectives["alike"]
 
 
-def test_a_fit_to_a_few_rows_beats_a_transfer(measurements: Path) -> None:
-    entries = few_rows(FOLDERS, measurements)["entries"]
+@pytest.mark.parametrize("draws", [1, pytest.param(few_rows.SEEDS, marks=pytest.mark.thorough)])
+def test_a_fit_to_a_few_rows_beats_a_transfer(measurements: Path, draws: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(few_rows, "SEEDS", draws)
+    entries = few_rows.few_rows(FOLDERS, measurements)["entries"]
     mape = {(e["to"], e["rows"], e["way"]): e["mape"] for e in entries}
     for target in ("Perlmutter", "Vista"):
         for count, most in MOST_OWN_MAPE.items():

@@ -1,11 +1,13 @@
-"""Each extra does alone what README says of it, with the newest releases that its bounds allow and with the lowest.
+"""Each extra does alone what README says of it, with the lowest releases that its bounds allow and with the newest.
 
-``make check-extras`` runs this; the first time it installs some twenty environments, in minutes.
+``make check-extras`` runs this; the first time it installs some twenty environments, in minutes. The newest releases of
+most extras are in the environments of the other tests too: alone they are left to ``make test-thorough``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -14,10 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.installation.environments import NO_EXTRA, PROJECT, ROOT, environment, project_wheel
+from tests.conftest import THOROUGH
+from tests.installation.environments import NO_EXTRA, PROJECT, ROOT, environment, project_wheel, requirements
 
 EXTRAS_TESTS = "EXTRAS_TESTS"
-RELEASES = ("newest", "lowest")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+# Extras of the environments that make check makes, each with the newest releases.
+TESTED = {
+    extra
+    for name in ("TEST", "WORKFLOW")
+    for extra in re.findall(rf"^\$\({name}_READY\): EXTRAS := \[(.*)\]$", MAKEFILE, re.MULTILINE)[0].split(",")
+}
 COMMAND_S = 1200  # ends what hangs; a machine that does much else takes minutes to load torch
 TABLES = """
 import yaml; from pathlib import Path; from tests.unit.fitting_tables import SYSTEM, write_cluster
@@ -27,6 +36,10 @@ HUB = """
 from datasets import load_dataset; from pathlib import Path
 Path("texts").mkdir(); Path("texts/train.jsonl").write_text('{"text": "a line"}\\n')
 assert load_dataset("texts", None, split="train")[0]["text"] == "a line"
+"""
+REFERENCES = """
+from predictor.formats.interpolation import filled
+assert filled({"a": 2, "b": "${multiply:2,${a}}"}, "a.yaml")["b"] == 4
 """
 LLAMA = """
 import torch; from transformers import LlamaConfig, LlamaForCausalLM
@@ -78,6 +91,7 @@ COMMANDS = {
         "mpiexec -n 2 python -c 'from mpi4py import MPI; assert MPI.COMM_WORLD.size == 2'",
     ],
     "hub": [f"python -c {shlex.quote(HUB)}"],
+    "readers": [f"python -c {shlex.quote(REFERENCES)}"],
     "reference": [f"python -c {shlex.quote(LLAMA)}"],
     "trace": ["python -m microbench trace tiny --device cpu --ranks 1 --steps 1 --out traces"],
     "docs": [
@@ -115,6 +129,15 @@ def do(extra: str, releases: str, wheel: Path, folder: Path) -> None:
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
 
 
+def cases() -> Iterator[tuple[str, str]]:
+    """Yield every extra and its releases that are asked for: the newest where no other environment has them all."""
+    tested = {str(need) for extra in TESTED for need in requirements(extra)}
+    for extra in COMMANDS:
+        yield extra, "lowest"
+        if os.environ.get(THOROUGH) or not {str(need) for need in requirements(extra)} <= tested:
+            yield extra, "newest"
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Future[None]]]:
     """Begin every extra, two at once; skip unless ``make check-extras`` asked for it."""
@@ -123,7 +146,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, s
     folder = tmp_path_factory.mktemp("extras")
     wheel = project_wheel(folder)
     with ThreadPoolExecutor(2) as pool:
-        yield {(e, r): pool.submit(do, e, r, wheel, folder / f"{e}-{r}") for e in COMMANDS for r in RELEASES}
+        yield {(e, r): pool.submit(do, e, r, wheel, folder / f"{e}-{r}") for e, r in cases()}
         pool.shutdown(cancel_futures=True)
 
 
@@ -131,8 +154,11 @@ def test_every_extra_has_its_commands() -> None:
     assert COMMANDS.keys() == {NO_EXTRA, *PROJECT["optional-dependencies"]}
 
 
-@pytest.mark.parametrize("releases", RELEASES)
-@pytest.mark.parametrize("extra", COMMANDS)
+def test_the_environments_of_the_other_tests_are_known() -> None:
+    assert {"fit", "train", "test", "workflow"} <= TESTED <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize(("extra", "releases"), [*cases()])
 def test_an_extra_alone_does_what_readme_says(
     extra: str, releases: str, done: dict[tuple[str, str], Future[None]]
 ) -> None:

@@ -123,7 +123,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "synchronize_each_layer": (True,),
     "virtual_pipeline_parallel_size": (2,),
     "sequence_parallel": (True, False),
-    "scatters_gradients": (True,),
+    "gradient_reduction": ("reduce_scatter",),
     "overlap_parameter_gather": (True,),
     "overlap_tensor_parallel": (True,),
     "fp32_gradients": (True, False),
@@ -135,7 +135,8 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "fp32_parameters": (True,),
     "gemm_recipe": (None, GemmRecipe.FP8_DELAYED, GemmRecipe.FP8_TENSORWISE, GemmRecipe.MXFP8, GemmRecipe.NVFP4),
     "transposes_fp8": (False,),
-    "layers_in_16_bits": ((1, 1),),
+    "layers_in_16_bits_at_start": (1,),
+    "layers_in_16_bits_at_end": (1,),
     "tf32": (True,),
     "recompute_num_layers": (1,),
     "recompute_every": (2,),
@@ -146,8 +147,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "fp8_attention": (True, False),
     "attention_kernel": (AttentionKernel.FLASH_3,),
     "blocking_launches": (True,),
-    "cuda_graphs": (True,),
-    "graph_modules": ((GraphModule.ATTENTION,), (GraphModule.MOE,)),
+    "cuda_graphs": (True, (GraphModule.ATTENTION,), (GraphModule.MOE,)),
     "expert_dispatcher": tuple(ExpertDispatcher),
     "overlap_expert_parallel": (True, False),
     "fused_experts": (True,),
@@ -225,7 +225,14 @@ def laid_out(ours: Transformer) -> Layout:
     """Return a layout of a few of each kind of ranks that can split the model."""
     context = 2 if ours.splits_samples else 1
     experts = 1 if ours.experts is None else 2
-    return Layout(2 if ours.splits_layers else 1, 2, 8, 8, context_parallel_size=context, expert_parallel_size=experts)
+    return Layout(
+        2 if ours.splits_layers else 1,
+        2,
+        8,
+        gpus_per_node=8,
+        context_parallel_size=context,
+        expert_parallel_size=experts,
+    )
 
 
 def answers(run: TrainingRun, kind: LayerKind) -> list[object]:

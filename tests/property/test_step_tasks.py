@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ from predictor.core.timeline.graph import replay_graph
 from predictor.core.workload import step_tasks
 from predictor.core.workload.edges import edge_block, message_tasks
 from predictor.core.workload.layout import Layout
+from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.partition import uniform
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
@@ -69,12 +71,12 @@ def runs(draw: st.DrawFn) -> TrainingRun:
     return replace(
         RUN,
         model=model,
-        layout=Layout(draw(st.sampled_from([1, 2])), pp, draw(st.sampled_from([1, 4])), 4),
+        layout=Layout(draw(st.sampled_from([1, 2])), pp, draw(st.sampled_from([1, 4])), gpus_per_node=4),
         layers_per_stage=tuple(uniform(layers + uneven, pp)),
         num_micro_batches=8,
         schedule=schedule,
         virtual_pipeline_parallel_size=num_chunks,
-        zero_stage=draw(st.integers(0, 3)),
+        zero_stage=draw(st.sampled_from(get_args(ZeroStage))),
         recompute=draw(st.sampled_from(list(Recompute))),
         sequence_parallel=draw(st.booleans()),
         blocking_transfers=False,
@@ -173,7 +175,7 @@ def test_equal_layers_share_an_object(run: TrainingRun) -> None:
 
 def test_a_pipeline_of_128_equal_stages_holds_three() -> None:
     model = replace(GPT, num_layers=256)
-    run = replace(RUN, model=model, layout=Layout(2, 128, 2, 4), layers_per_stage=(2,) * 128)
+    run = replace(RUN, model=model, layout=Layout(2, 128, 2, gpus_per_node=4), layers_per_stage=(2,) * 128)
     step = transformer_step(run)
     assert len(step.stages) == 128
     assert len(set(step.stages)) == 3

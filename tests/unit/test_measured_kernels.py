@@ -29,14 +29,8 @@ from predictor.core.plan.loading import prepare
 from predictor.core.rows import HALF_OF_BACKWARD
 from predictor.core.step.breakdown import answers
 from predictor.core.step.prediction import predict
-from predictor.core.workload.measured_kernels import (
-    FUSED_LOSS,
-    FUSED_NORM,
-    MEASURED_KERNELS,
-    input_gradient,
-    on_system,
-    weight_gradient,
-)
+from predictor.core.workload.losses import FUSED_LOSS
+from predictor.core.workload.measured_kernels import input_gradient, on_system, weight_gradient
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.switches import Loss
 from predictor.core.workload.tasks import shaped_task
@@ -46,12 +40,14 @@ from tests.unit.fitting.test_own_tables import SESSION
 
 ROOT = Path(__file__).resolve().parents[2]
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+FUSED_NORM = "fused_rms_norm"
 FUSED = (FUSED_NORM, FUSED_ROPE, FUSED_GATE, FUSED_LOSS)
 GPU, PRECISION, SMS = "NVIDIAH10080GBHBM3", "bf16", 132
 LAUNCH_US, BYTES_PER_US = 3.0, 1.4e6  # slower than a residual addition, so that a prediction must change
 FLOP_PER_US = {DATA_GRADIENT: 0.6e9, WEIGHT_GRADIENT: 0.5e9, FP32_WEIGHT_GRADIENT: 0.4e9}
 SHAPE = (8192, 4096, 11008)
 FFN_UP = catalogue()["ffn_up"]
+WHERE_MEASURED = [name for name, operator in catalogue().items() if operator.where_measured]
 
 
 def made_us(name: str, shape: tuple[int, ...], direction: Direction) -> float:
@@ -77,7 +73,7 @@ def write(results: Path, name: str) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     results = tmp_path_factory.mktemp("measured")
-    for name in MEASURED_KERNELS:
+    for name in WHERE_MEASURED:
         write(results, name)
     out = results / "published"
     words = ["fit", "--system", str(ROOT / "training/systems/H100.yaml"), "--measurements", str(results)]
@@ -137,7 +133,7 @@ def test_a_fused_run_is_timed_by_its_own_kernels(before: PublishedSystem, after:
 def test_a_system_without_them_is_asked_as_before(before: PublishedSystem, after: PublishedSystem) -> None:
     run = fused_run()
     assert on_system(run, before) is run
-    assert on_system(run, after).model.measured_kernels == frozenset(MEASURED_KERNELS)
+    assert on_system(run, after).model.measured_kernels == frozenset(WHERE_MEASURED) == {*FUSED, *FLOP_PER_US}
     for shape in (SHAPE, (64, 512, 512)):
         assert before.cost(FFN_UP, FORWARD, shape) == after.cost(FFN_UP, FORWARD, shape)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from predictor.__main__ import main
 from predictor.core.base.bundled import EXAMPLES_FOLDER
 from predictor.core.schema.software import PLAIN, with_software
 from predictor.core.workload.frameworks import SECTIONS, defaults_of
-from predictor.core.workload.software import Framework
+from predictor.core.workload.software import LIGER, LIGER_BY_DEFAULT, Framework
 from predictor.search.model_options import of_model
 from tests.unit.examples import write
 
@@ -55,6 +56,26 @@ def test_the_default_framework_is_the_one_of_its_name() -> None:
     assert predict(named).step == predict(SILENT).step
     assert lines(predict(named)) == []
     assert predict(named).to_dict()["taken"]["named"] is True
+
+
+@pytest.mark.parametrize("kernel", [name for name, keys in LIGER.items() if keys])
+def test_each_of_ligers_kernels_changes_the_step_of_a_model_of_the_hub(kernel: str) -> None:
+    def step_us(keys: Mapping[str, object]) -> float:
+        model = {"preset": "llama3-8b", **keys}
+        layout = {"data_parallel_size": 8, "zero_stage": 3}
+        training = {"framework": "transformers", "micro_batch_size": 4, "num_micro_batches": 1}
+        return predict({"system": "Perlmutter", "model": model, "parallelism": layout, "training": training}).step.us
+
+    changes = step_us(LIGER[kernel]) / step_us({})
+    assert 0.8 < changes < (1.02 if kernel == "fused_linear_cross_entropy" else 1.0)
+
+
+def test_liger_replaces_all_but_the_loss_alone_by_default() -> None:
+    assert {*LIGER} - {*LIGER_BY_DEFAULT} == {"cross_entropy"}
+    together = {key: value for name in LIGER_BY_DEFAULT for key, value in LIGER[name].items()}
+    assert together == {
+        "fused_rope": True, "normalization": "fused_rms_norm", "fused_side_kernels": True, "loss": "fused_linear"
+    }  # fmt: skip
 
 
 def test_a_program_of_ones_own_has_nothing_that_it_does_not_say() -> None:

@@ -22,12 +22,11 @@ from microbench.errors import TableError
 from predictor.core.costs.catalogue import catalogue, families
 from predictor.core.costs.collectives import COLLECTIVES
 from predictor.core.costs.folder import COLLECTIVE_FOLDER, OPERATOR_FOLDER
+from predictor.core.costs.layer_call import LayerCall, padded_vocab_size
 from predictor.core.costs.operator import KERNEL_MARK, Direction, Operator, Shape, in_kernel
 from predictor.core.costs.work import ELEMENT_BYTES, PRECISION_BYTES, element_bytes
 from predictor.core.hardware.hardware import Quantity
 from predictor.core.schema.short_names import OPERATORS_BY_SHORT_NAME
-from predictor.core.workload.layer_call import LayerCall, padded_vocab_size
-from predictor.core.workload.layer_shapes import LAYER_SHAPES
 
 COLLECTIVES_BY_SHORT_NAME = {
     "allreduce": "all_reduce",
@@ -111,7 +110,7 @@ def _layer_shape(operator: Operator, row: dict[str, float], precision: str) -> S
         causal=False,
         logit_bytes=element_bytes(precision),
     )
-    return LAYER_SHAPES[operator.name](call)
+    return operator.shape_in(call)
 
 
 def stage_parameters(table: str, mp: int, dim: int, encoders: int) -> Shape:
@@ -126,7 +125,7 @@ def stage_parameters(table: str, mp: int, dim: int, encoders: int) -> Shape:
 
 def _shapes(operator: Operator, table: str, frame: pd.DataFrame, precision: str) -> list[Shape]:
     records = frame.to_dict("records")
-    if operator.name in LAYER_SHAPES:
+    if operator.layer_shape is not None:
         return [_layer_shape(operator, {str(k): v for k, v in row.items()}, precision) for row in records]
     if operator.name == "optimizer_step_looped":
         return [(int(row["params"]), int(row["param_tensors"])) for row in records]

@@ -52,13 +52,27 @@ class PublishedError(ValueError):
     """A published system that is incomplete, damaged or edited by hand."""
 
 
+MOST_MEANT = 4  # names that a message proposes
+A_SLIP = 0.85  # share of letters alike, from which on a name is taken for another that was mistyped
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return « Did you mean …? » for the closest known name, case aside, or an empty string."""
-    names = list(known)
+    """Return « Did you mean …? » for the closest known names, case aside, or an empty string.
+
+    They are the one of the same letters and digits, else one that differs by a slip, else those that begin with them,
+    else the most alike.
+    """
+    names = list(dict.fromkeys(known))
     same = same_name(name, names)
     if same is not None:
         return f" Did you mean {same}?"
-    close = get_close_matches(name.lower(), [other.lower() for other in names], n=1)
+    lowered = [other.lower() for other in names]
+    close = get_close_matches(name.lower(), lowered, n=1, cutoff=A_SLIP)
+    wanted = _letters(name)
+    longer = [other for other in names if wanted and _letters(other).startswith(wanted)]
+    if not close and 0 < len(longer) <= MOST_MEANT:
+        return f" Did you mean {' or '.join(longer)}?"
+    close = close or get_close_matches(name.lower(), lowered, n=1)
     return f" Did you mean {next(other for other in names if other.lower() == close[0])}?" if close else ""
 
 

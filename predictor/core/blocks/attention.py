@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.blocks.token_mixer import Around
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operators.fused_swiglu import FUSED_GATE_PASSES
 from predictor.core.costs.operators.swiglu import UNFUSED_PASSES
 from predictor.core.kernel_rows import named, product, stream
 from predictor.core.rows import COPY_PASSES, FP32_BYTES, Kept, Kind, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.architecture import Architecture
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.switches import QkNorm
 from predictor.core.workload.tasks import ADD_PASSES
 

@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import in_kernel, in_precision
 from predictor.core.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
 from predictor.core.kernel_rows import both, stream, traffic
 from predictor.core.rows import FP32_BYTES, MASK_BYTES, Behind, Kept, Kind, Module, Role, Row, dropout_bytes
 from predictor.core.workload.architecture import Architecture
-from predictor.core.workload.layer_call import LayerCall
-from predictor.core.workload.layer_shapes import LAYER_SHAPES
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.switches import Attention
 from predictor.core.workload.tasks import Part
@@ -58,7 +57,7 @@ class CoreKernel(NamedTuple):
         """Return the row of one of attention's operators."""
         operator = in_kernel(catalogue()[name], self.implementation)
         operator = in_precision(operator, self.precision) if self.precision else operator
-        return Row(name, Module.CORE, Kind.OTHER, operator, *both(operator, LAYER_SHAPES[name](call), times))
+        return Row(name, Module.CORE, Kind.OTHER, operator, *both(operator, operator.shape_in(call), times))
 
 
 AS_MEASURED = CoreKernel()

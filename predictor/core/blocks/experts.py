@@ -18,12 +18,12 @@ from math import ceil
 from typing import NamedTuple
 
 from predictor.core.blocks.ffn import activation, ffn, inner_bytes
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import product, scalars, stream
 from predictor.core.rows import FP32_BYTES, Kept, Kind, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.architecture import Architecture, MixtureOfExperts
 from predictor.core.workload.expert_exchange import ExpertDispatcher, received_share, routed_share
 from predictor.core.workload.expert_ranks import expert_tokens
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.layout import Layout
 
 # Bytes per router score: softmax and top-k read and write it in fp32.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operators.fused_swiglu import FUSED_GATE_PASSES
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import COPY_PASSES, Kept, Kind, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.architecture import Architecture
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.switches import Activation
 from predictor.core.workload.tasks import ADD_PASSES
 

@@ -13,9 +13,9 @@ from pydantic import Field
 from predictor.core.base.fields import Amount, Count, Switch
 from predictor.core.blocks.mamba2 import CONVOLUTION_PASSES, GATED_NORM_PASSES
 from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer, out_projection
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 
 # Normalising queries and keys to length one reads and writes them; backward reads them and a gradient and writes.
 UNIT_LENGTH_PASSES = (2, 3)

@@ -14,9 +14,9 @@ from pydantic import Field
 
 from predictor.core.base.fields import Count
 from predictor.core.costs.catalogue import catalogue
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kind, Module, Pass, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.tasks import BACKWARD, FORWARD
 
 FP32_BYTES = 4

@@ -13,9 +13,9 @@ from pydantic import BeforeValidator, Field
 from predictor.core.base.fields import Amount, Count, absent_is_zero
 from predictor.core.blocks.indexer import Indexer
 from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 
 UP = "qkv_projection"  # the operator that times them all: one family of products
 COPY_PASSES = 2

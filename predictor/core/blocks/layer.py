@@ -10,10 +10,10 @@ from predictor.core.blocks.experts import ExpertKernels, experts_rows
 from predictor.core.blocks.ffn import ffn
 from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.blocks.token_mixer import Around, Kernels
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import named, stream
 from predictor.core.rows import MASK_BYTES, Kept, Kind, Module, Reads, Role, Row, Split, dropout_bytes
 from predictor.core.workload.architecture import Architecture
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.switches import Ffn, Normalization
 from predictor.core.workload.tasks import Part

@@ -14,9 +14,9 @@ from pydantic import Field
 from predictor.core.base.fields import Count
 from predictor.core.blocks.mamba2 import GATED_NORM_PASSES
 from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer, out_projection
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 
 # SiLU reads and writes; backward it reads its input and a gradient and writes one.
 ACTIVATION_PASSES = (2, 3)

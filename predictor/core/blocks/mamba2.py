@@ -13,9 +13,9 @@ from pydantic import Field
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.fields import Count, Switch
 from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer, out_projection
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import product, shaped, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 
 # Reads and writes per element of a convolution with its SiLU: forward input and output; backward the input and the
 # output's gradient are read, the input's is written. The gated norm reads values and gate and writes; backward it reads

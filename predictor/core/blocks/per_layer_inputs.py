@@ -12,9 +12,9 @@ from typing import Annotated
 from pydantic import Field
 
 from predictor.core.base.fields import Count
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import named, product, stream
 from predictor.core.rows import Kind, Module, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.tasks import ADD_PASSES
 
 # Reads and writes of the elements of a token's own embedding in one layer: it is looked up, added to the projection of

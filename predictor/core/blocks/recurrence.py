@@ -13,9 +13,9 @@ from pydantic import Field
 
 from predictor.core.base.fields import Amount, Count
 from predictor.core.blocks.token_mixer import Around, Kernels, TokenMixer, out_projection
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import product, stream
 from predictor.core.rows import Kept, Matrix, Module, Reads, Role, Split
-from predictor.core.workload.layer_call import LayerCall
 
 # Backward, an element-wise kernel reads its inputs and the gradient of its output, and writes the gradients of its
 # inputs: of one input and one output twice, of two inputs and one output 5 / 3 of what it moves forward.

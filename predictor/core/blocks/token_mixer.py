@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple
 
 from predictor.core.base.sizes import must_divide
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import product
 from predictor.core.rows import Matrix, Module, Reads, Role, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 
 
 class Kernels(NamedTuple):

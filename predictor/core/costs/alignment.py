@@ -14,11 +14,10 @@ heads of 108 elements, 121.3 s and 124.8 s with 216 and 144 (bigscience, tr11-17
 from __future__ import annotations
 
 from predictor.core.costs.cost import Cost, Source
-from predictor.core.costs.operator import Operator, Shape
+from predictor.core.costs.operator import Operator, Shape, batched_gemm_work
 from predictor.core.hardware.device_sheets import sheet_named
 from predictor.core.hardware.hardware import Gpu
 
-BATCHED = ("attention_scores", "attention_values")
 ALIGNED_BYTES = 16
 # A product on the CUDA cores reaches between half and all of their peak; newer libraries may load fewer bytes at a time
 # and keep the tensor cores, so the low end of the interval stays the regressor's.
@@ -27,7 +26,7 @@ SLOWEST = 2.0
 
 def is_misaligned(operator: Operator, shape: Shape, element_bytes: float) -> bool:
     """Return whether the matrices of a batched product lie off the alignment that tensor cores need."""
-    return operator.name in BATCHED and any(size * element_bytes % ALIGNED_BYTES for size in shape[1:])
+    return operator.work is batched_gemm_work and any(size * element_bytes % ALIGNED_BYTES for size in shape[1:])
 
 
 def without_tensor_cores(cost: Cost, flops: float, gpu: Gpu) -> Cost:

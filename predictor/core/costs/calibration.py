@@ -16,20 +16,6 @@ from predictor.core.costs.host_copy import NAMES as HOST_COPIES
 from predictor.core.costs.operator import Operator, Shape
 from predictor.core.hardware.hardware import COMPONENTS, Calibration, Component, Factor, System
 
-# The core of attention: everything between the projections, rotary embeddings left out, in one kernel or in several.
-ATTENTION = frozenset(
-    {
-        "flash_attention",
-        "grouped_query_attention",
-        "mla_attention",
-        "attention_scores",
-        "attention_mask",
-        "attention_values",
-        "softmax",
-        "causal_softmax",
-    }
-)
-
 ANY_ERROR = 10.0  # half width of an interval, as a log: wider than any that is published
 NOTHING_KNOWN = Calibration(
     base="-", factors={}, covariance=((0.0,) * len(COMPONENTS),) * len(COMPONENTS), residual=ANY_ERROR, runs=1
@@ -43,7 +29,7 @@ def component_of(operator: Operator, shape: Shape) -> Component | None:
         return "links_in_node" if nodes == 1 else "links_between_nodes"
     if operator.name in HOST_COPIES or operator.name in HOST_ADAMS:
         return None
-    if operator.name in ATTENTION:
+    if operator.fused_attention or operator.attention_part:
         return "attention"
     return "compute" if "flops" in operator.extra_kinds else "memory_bound"
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.costs.published import PublishedSystem, with_hardware
 from predictor.core.hardware.hardware import Quantity, System
 from predictor.core.hardware.hardware_range import check_range
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
+from predictor.core.hardware.network import network_share
 
 MAX_GPUS_PER_NODE = 1024
+NETWORK = "network"  # the number between nodes, as people write it
 
 
 def _changed(value: float) -> Quantity:
@@ -60,6 +62,7 @@ CHANGES: dict[str, Callable[[System, float], System]] = {
     "host_memory_gb_per_s": _host_memory,
     "gpus_per_node": _node,
 }
+KEYS = (*CHANGES, NETWORK)
 
 
 def current(system: System, key: str) -> float | None:
@@ -78,18 +81,22 @@ def current(system: System, key: str) -> float | None:
 
 def is_of_hardware(change: str) -> bool:
     """Return whether ``KEY=VALUE`` changes a number of the system, not a key of a configuration."""
-    return change.partition("=")[0] in CHANGES
+    return change.partition("=")[0] in KEYS
 
 
 def parse_change(text: str, system: System) -> tuple[str, float]:
     """Return key and new value of ``key=value``, or of ``key=×factor`` (also ``x``), which multiplies.
 
+    ``network=200 Gb/s per node`` is the GPU's share of the network, ``inter_node_gb_per_s``.
+
     Raises:
         ConfigError: no such key, or no positive number.
     """
     key, equals, value = text.partition("=")
-    if not equals or key not in CHANGES:
-        raise ConfigError(f"--set {text}: expected KEY=VALUE.{nearest(key, CHANGES)} Keys: {', '.join(CHANGES)}")
+    if not equals or key not in KEYS:
+        raise ConfigError(f"--set {text}: expected KEY=VALUE.{nearest(key, KEYS)} Keys: {', '.join(KEYS)}")
+    if key == NETWORK:
+        return "inter_node_gb_per_s", network_share(value, system.gpus_per_node).gb_per_s
     multiplies = value[:1] in ("x", "×", "*")
     try:
         number = float(value[1:] if multiplies else value)
@@ -109,6 +116,12 @@ def parse_change(text: str, system: System) -> tuple[str, float]:
     except ConfigError as error:
         raise ConfigError(f"--set {text}: {key} is {number:g}; {error}") from None
     return key, number
+
+
+def network_notes(changes: Iterable[str], system: System) -> tuple[str, ...]:
+    """Return what a network that changes give as people write it means per GPU."""
+    given = [value for key, _, value in (text.partition("=") for text in changes) if key == NETWORK]
+    return tuple(network_share(value, system.gpus_per_node).sentence for value in given)
 
 
 def changed(system: PublishedSystem, changes: dict[str, float]) -> PublishedSystem:

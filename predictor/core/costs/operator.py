@@ -1,17 +1,19 @@
 """An operator is a value: its dimensions and the work of one call, per direction.
 
-A file in ``predictor/core/costs/operators`` that defines ``OPERATOR`` adds one to the catalogue. Workloads know which
-layer calls it with which shape (transformer: ``core/workload/layer_shapes.py``).
+A file in ``predictor/core/costs/operators`` that defines ``OPERATOR`` adds one to the catalogue. Whatever the product
+knows of it follows from this value: no other list names it, only the block that runs it and its kernel in
+``microbench``, a file of the same name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.tiles import tile_features
 from predictor.core.costs.work import (
     BLACKWELL_PRECISIONS,
@@ -62,6 +64,9 @@ class Operator:
         name: the field's name for it; also its file here and its kernel's file in ``microbench``.
         dimensions: names of the sizes in a ``Shape``, in order; also the columns of a measurement table.
         work: (shape, direction, number of multiprocessors) → Work of that call.
+        layer_shape: the sizes of a transformer's layer → its shape there; None: it runs once a step, in one part of a
+            layer whose sizes are the part's, or in other models.
+        at_ends: it is of a model's beginning or end, and no layer can list it.
         family: operators of one family share one regressor (the GEMMs are one kernel library).
         directions: the passes it has; an optimizer step has a forward only.
         extra_kinds: unit of each of ``Work.extras`` (flops, bytes or count), by which it scales between GPUs.
@@ -82,6 +87,9 @@ class Operator:
         more_features: (shape, number of multiprocessors) → features of the residual besides those of every operator.
         source: where the work formula comes from.
         fused_attention: exact attention in one kernel, of which there are several implementations.
+        attention_part: one of the kernels that make up attention between its projections where it is not fused.
+        where_measured: a run that fuses it is timed by it on systems that measured it, and elsewhere by its bytes; or,
+            of gradient products, by half a backward pass.
         kernel: implementation of fused attention that the run names, or the products of a backward pass that runs in
             part; empty: the one that was measured, the whole pass.
         computed_in: precision of a product where it is not the step's; empty: the step's. ``in_precision`` sets it.
@@ -107,6 +115,15 @@ class Operator:
     computed_in: str = ""
     fused_attention: bool = False
     kernel: str = ""
+    layer_shape: Callable[[LayerCall], Shape] | None = field(default=None, compare=False)
+    at_ends: bool = field(default=False, compare=False)
+    attention_part: bool = field(default=False, compare=False)
+    where_measured: bool = field(default=False, compare=False)
+
+    def shape_in(self, call: LayerCall) -> Shape:
+        """Return its shape in a layer of these sizes."""
+        assert self.layer_shape is not None, f"{self.name} has no shape in a layer"
+        return self.layer_shape(call)
 
     def byte_scale(self, precision: str) -> float:
         """Return the factor from the bytes that ``work`` counts to bytes in a precision.
@@ -194,7 +211,7 @@ def linear_work(shape: Shape, direction: Direction, num_multiprocessors: int) ->
     return Work(flops, size_bytes, (*tiled, float(ELEMENT_BYTES * elements)))
 
 
-def linear(name: str, source: str) -> Operator:
+def linear(name: str, source: str, layer_shape: Callable[[LayerCall], Shape], at_ends: bool = False) -> Operator:
     """Return a linear layer: a GEMM of dimensions (m, k, n), pooled with all others in the family ``linear``."""
     return Operator(
         name=name,
@@ -208,6 +225,8 @@ def linear(name: str, source: str) -> Operator:
         gradient_operators=(DATA_GRADIENT, WEIGHT_GRADIENT),
         more_features=tile_features,
         source=source,
+        layer_shape=layer_shape,
+        at_ends=at_ends,
     )
 
 
@@ -221,6 +240,7 @@ def linear_gradient(name: str, source: str) -> Operator:
         extra_kinds=LINEAR_EXTRAS,
         more_features=tile_features,
         source=source,
+        where_measured=True,
     )
 
 

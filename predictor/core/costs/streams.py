@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
+from predictor.core.costs.layer_call import LayerCall, scores
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.work import ELEMENT_BYTES, Work
 
@@ -21,6 +23,9 @@ def over_elements(
     elements: Callable[[Shape], int] = prod,
     rows: Callable[[Shape], int] | None = None,
     launches: tuple[int, int] = (1, 1),
+    layer_shape: Callable[[LayerCall], Shape] | None = None,
+    at_ends: bool = False,
+    where_measured: bool = False,
 ) -> Operator:
     """Return a memory-bound operator.
 
@@ -39,12 +44,24 @@ def over_elements(
         extra_kinds=("count",) if rows else (),
         launches=launches,
         source=source,
+        layer_shape=layer_shape,
+        at_ends=at_ends,
+        where_measured=where_measured,
     )
 
 
 def over_scores(name: str, passes: tuple[float, float], source: str) -> Operator:
     """Return an operator on the attention scores of one head; every row of scores is reduced."""
-    return over_elements(name, ("batch", "sequence"), passes, source, lambda shape: shape[0] * shape[1] ** 2, rows=prod)
+    elements = over_elements(
+        name,
+        ("batch", "sequence"),
+        passes,
+        source,
+        lambda shape: shape[0] * shape[1] ** 2,
+        rows=prod,
+        layer_shape=scores,
+    )
+    return replace(elements, attention_part=True)
 
 
 def over_parameters(name: str, bytes_per_parameter: int, source: str) -> Operator:

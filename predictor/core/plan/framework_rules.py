@@ -7,7 +7,8 @@ from enum import Enum
 from typing import Any
 
 from predictor.core.base.errors import ConfigError, nearest
-from predictor.core.workload.frameworks import DEEPSPEED, TORCHTITAN_DDP, TORCHTITAN_FSDP2
+from predictor.core.workload.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
+from predictor.core.workload.parallelism_keys import BUCKET_ELEMENTS, ZeroStage
 from predictor.core.workload.partition import uniform
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
@@ -61,10 +62,10 @@ class FrameworkRules:
     software: Framework
     source: str
     schedules: tuple[str, ...]
-    zero_alone: tuple[int, ...]
-    zero_with_stages: tuple[int, ...]
+    zero_alone: tuple[ZeroStage, ...]
+    zero_with_stages: tuple[ZeroStage, ...]
     recomputes: tuple[Recompute, ...]
-    zero_with_tensors: tuple[int, ...] | None = None
+    zero_with_tensors: tuple[ZeroStage, ...] | None = None
     tensor_with_stages: bool = True
     shards_always: bool = False
     sequence_parallel: SequenceParallel = SequenceParallel.CHOICE
@@ -76,7 +77,7 @@ class FrameworkRules:
     splits_biased_experts: bool = True
     offloads_optimizer: bool = False
 
-    def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[int, ...]:
+    def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[ZeroStage, ...]:
         """Return the ZeRO stages of a layout whose replicas could share out states.
 
         Args:
@@ -185,7 +186,7 @@ def _torchtitan_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequen
     keys = {key: value for key, value in section.items() if key not in ("gradient_reduction", "zero_stage")}
     return {
         "overlap_parameter_gather": False,
-        "gradient_bucket_elements": DEEPSPEED.bucket_elements(),  # that of a configuration which says none
+        "gradient_bucket_elements": BUCKET_ELEMENTS,  # that of a configuration which says none
         "fp32_parameters": is_sharded,
         "reshard_after_forward": not is_sharded or pipeline == 1,
         **keys,

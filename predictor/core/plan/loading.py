@@ -77,7 +77,9 @@ def open_measured(folder: Path, precision: str) -> PublishedSystem:
         peaks = system.hardware.gpu.peak_tflop_per_s
         if used == precision or (precision in peaks and peaks[precision].value == peaks[used].value):
             return system
-    raise ConfigError(f"precision is {precision}; {folder.name} was measured in {_measured_in(measured)}")
+    other = next((known for known in PRECISIONS if known in measured), None)
+    way_out = "" if other is None else f": --precision {other}, or training.precision: {other}"
+    raise ConfigError(f"precision is {precision}; {folder.name} was measured in {_measured_in(measured)}{way_out}")
 
 
 @lru_cache(maxsize=32)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.sizes import must_divide
 from predictor.core.checks.layer_checks import check_layers
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.work import STEP_PRECISIONS
 from predictor.core.schema.model_section import ModelSection
+from predictor.core.schema.section import values_of
 from predictor.core.workload.architecture import MixtureOfExperts
-from predictor.core.workload.layer_shapes import LAYER_SHAPES
 from predictor.core.workload.model_keys import ModelKeys
 from predictor.core.workload.switches import Attention, Positions
 from predictor.core.workload.transformer import Transformer
-
-# Operators of the first and the last stage outside their layers.
-EDGE_OPERATORS = ("embedding", "lm_head", "cross_entropy", "torch_cross_entropy")
 
 
 def operators_of_a_layer() -> list[str]:
@@ -25,7 +20,7 @@ def operators_of_a_layer() -> list[str]:
     return [
         name
         for name, operator in catalogue().items()
-        if name in LAYER_SHAPES and name not in EDGE_OPERATORS and set(STEP_PRECISIONS) & set(operator.precisions)
+        if operator.layer_shape and not operator.at_ends and set(STEP_PRECISIONS) & set(operator.precisions)
     ]
 
 
@@ -149,9 +144,6 @@ def _check_experts(moe: MixtureOfExperts, model: ModelSection) -> None:
         raise ConfigError("model.moe.shared_expert_gate needs shared_expert_ffn_hidden_size")
 
 
-SHARED = tuple(field.name for field in fields(ModelKeys))
-
-
 def transformer(model: ModelSection) -> Transformer:
     """Return the model that its section describes.
 
@@ -173,5 +165,5 @@ def transformer(model: ModelSection) -> Transformer:
         layer_types=model.layer_types or (),
         ffn_types=model.ffn_types or (),
         attention_chunk=model.attention_chunk or 0,
-        **{name: getattr(model, name) for name in SHARED},
+        **values_of(model, ModelKeys),
     )

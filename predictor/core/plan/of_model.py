@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
@@ -35,6 +38,8 @@ def is_of_other_tool(model: str) -> bool:
     if _taken(model) is not None:
         return True
     path = file_of(Path(model))
+    if path.is_dir():
+        return own_in(path) is None
     if not path.is_file():
         return False
     if path.suffix in YAML:
@@ -61,14 +66,66 @@ def _unknown(model: str) -> str:
     return f"--model is {model}; expected a file, or a preset (list-presets shows all).{meant}{hub}"
 
 
+def _of_files(paths: Sequence[Path], beside: OwnKeys) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+    """Return the configuration that several files make: later ones count before earlier, one of our own before all.
+
+    Raises:
+        ConfigError: two are configurations of our own, or one cannot be read.
+    """
+    own = [path for path in paths if is_own(str(path))]
+    if len(own) > 1:
+        raise ConfigError(
+            f"{own[0]} and {own[1]} are both configurations; give one, and files of other tools beside it"
+        )
+    others = [str(path.resolve()) for path in paths if path not in own]
+    content, base = read_config(own[0]) if own else ({}, paths[0].resolve().parent)
+    named = content.get("from", [])
+    files = [*others, *([named] if isinstance(named, str) else named)]
+    content = {**content, "from": files} if files else content
+    whole, notes = completed(on_nodes_of(content), base, beside)
+    return whole, base, notes
+
+
+def own_in(folder: Path) -> Path | None:
+    """Return the configuration of our own in a run's folder, which then counts alone; None without one.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    own = [path for path in sorted(folder.iterdir()) if path.suffix in YAML and _says_system(path)]
+    if len(own) > 1:
+        raise ConfigError(f"{folder} has several configurations: {', '.join(path.name for path in own)}; name one")
+    return own[0] if own else None
+
+
+def _says_system(path: Path) -> bool:
+    """Return whether a YAML file is a configuration that names its system."""
+    try:
+        content = read_mapping(path)
+    except (ConfigError, yaml.YAMLError):
+        return False
+    return "system" in content and is_own(str(path))
+
+
+def _of_folder(folder: Path, beside: OwnKeys) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+    """Return the configuration that the files of a run's folder make.
+
+    Raises:
+        ConfigError: it has none that is known, or several that may be meant.
+    """
+    files, note = readers().files_in(folder)
+    content, base, notes = _of_files(files, beside)
+    return content, base, (note, *notes)
+
+
 def content_of_model(
-    model: str | dict[str, Any], beside: OwnKeys = NOTHING
+    model: str | Sequence[str] | dict[str, Any], beside: OwnKeys = NOTHING
 ) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
     """Return the configuration that a model stands for, the folder its paths start from, and notes on its files.
 
     Args:
-        model: a preset's name, a file (a configuration, or one of another tool), ``hf:`` with the id of a model of the
-            Hugging Face Hub, or the content of a configuration.
+        model: a preset's name, a file (a configuration, or one of another tool), a run's folder, several files, ``hf:``
+            with the id of a model of the Hugging Face Hub, or the content of a configuration.
         beside: what is said beside the files.
 
     Raises:
@@ -78,8 +135,12 @@ def content_of_model(
         base = Path.cwd()
         content, notes = completed(on_nodes_of(model), base, beside)
         return content, base, notes
+    if not isinstance(model, str):
+        return _with_model(" ".join(model), *_of_files([Path(name) for name in model], beside))
     path = file_of(Path(model))
     name = spelled(model)
+    if path.is_dir() and name is None:
+        return _with_model(model, *_of_folder(path, beside))
     if name is not None:
         content, base = {"model": name}, Path.cwd()
     elif (taken := _taken(model)) is not None:
@@ -93,9 +154,20 @@ def content_of_model(
     else:
         content, base = {"from": str(Path(model).resolve())}, path.resolve().parent
     content, notes = completed(content, base, beside)
+    return _with_model(model, content, base, notes)
+
+
+def _with_model(
+    name: str, content: dict[str, Any], base: Path, notes: tuple[str, ...]
+) -> tuple[dict[str, Any], Path, tuple[str, ...]]:
+    """Return what files make, once they say a model.
+
+    Raises:
+        ConfigError: they do not.
+    """
     if not isinstance(content.get("model"), dict):
         raise ConfigError(
-            f"--model is {model}, which says no model; name a preset or a file that does (a Hugging Face "
-            "config.json, Megatron-LM arguments), or put both into a configuration with from: [...]"
+            f"{name} says no model; name a file that does beside it (a Hugging Face config.json, Megatron-LM "
+            f"arguments), as in predict config.json {Path(name).name}, or put it into a configuration with from: [...]"
         )
     return content, base, notes

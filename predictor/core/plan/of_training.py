@@ -11,13 +11,14 @@ from predictor.core.workload.frameworks import defaults_of
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Conditions
 from predictor.core.workload.software import TUNED
+from predictor.core.workload.training_keys import TrainingKeys
+
+HOST_UPDATE = ("host_threads", "host_simd", "pinned_offload")
 
 
 def host_update(training: TrainingSection) -> dict[str, Any]:
-    """Return how the host updates states that it keeps, as fields of a run; nothing where it keeps none."""
-    if not training.offload_optimizer:
-        return {}
-    return {key: getattr(training, key) for key in ("host_threads", "host_simd", "pinned_offload")}
+    """Return keys of the host's update as a run has them that keeps no states there: at their defaults."""
+    return {} if training.offload_optimizer else {key: getattr(TrainingKeys, key) for key in HOST_UPDATE}
 
 
 def adapters(training: TrainingSection, zero_stage: int) -> Lora | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
@@ -19,14 +19,17 @@ from predictor.core.plan.model import transformer
 from predictor.core.plan.of_training import adapters, conditions_of, host_update, with_routing
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
+from predictor.core.schema.section import values_of
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.timeline.allowed_sizes import check
 from predictor.core.timeline.schedules import IN_GROUPS, SCHEDULES, V_CHUNKS
-from predictor.core.workload.fused import compiled_model
-from predictor.core.workload.layout import RANK_ORDER, Layout
+from predictor.core.transforms.compilation import compiled_model
+from predictor.core.workload.layout import RANK_ORDER, Layout, LayoutKeys
+from predictor.core.workload.parallelism_keys import ParallelismKeys
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.software import Framework
-from predictor.core.workload.switches import Attention
+from predictor.core.workload.switches import Attention, Loss
+from predictor.core.workload.training_keys import TrainingKeys
 from predictor.core.workload.transformer import Transformer
 
 
@@ -69,6 +72,11 @@ def _check_tensor_parallel(model: ModelSection, layout: ParallelismSection, ffn_
     ):
         if getattr(model, key) and tp > 1:
             raise ConfigError(f"tensor_parallel_size is {tp} with model.{key}, which is not modelled; use 1")
+    if model.loss is Loss.FUSED_LINEAR and tp > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {tp} with model.loss {model.loss}, which multiplies by the whole vocabulary; use "
+            f"1 or loss: {Loss.VOCABULARY_PARALLEL}"
+        )
     if model.vision is not None:
         must_divide("tensor_parallel_size", tp, "num_attention_heads", model.vision.num_attention_heads)
         must_divide("tensor_parallel_size", tp, "ffn_hidden_size", model.vision.ffn_hidden_size)
@@ -176,18 +184,21 @@ def _schedule(layout: ParallelismSection, num_micro_batches: int, model: ModelSe
     return name, blocking, split
 
 
-def _scatters(layout: ParallelismSection) -> bool:
-    """Return whether gradients are reduced with a reduce-scatter."""
+def _gradient_reduction(layout: ParallelismSection) -> str:
+    """Return the collective that sums gradients, as the ZeRO stage keeps them.
+
+    Raises:
+        ConfigError: the other one was asked for.
+    """
     if layout.gradient_reduction is None:
-        return layout.zero_stage >= 2
-    scatters = layout.gradient_reduction == "reduce_scatter"
-    if not scatters and layout.zero_stage >= 2:
+        return "reduce_scatter" if layout.zero_stage >= 2 else "all_reduce"
+    if layout.gradient_reduction == "all_reduce" and layout.zero_stage >= 2:
         raise ConfigError(
             f"gradient_reduction is all_reduce; zero_stage {layout.zero_stage} keeps only a share, so reduce_scatter"
         )
-    if scatters and layout.zero_stage == 0:
+    if layout.gradient_reduction == "reduce_scatter" and layout.zero_stage == 0:
         raise ConfigError("gradient_reduction is reduce_scatter; zero_stage 0 needs whole gradients, so all_reduce")
-    return scatters
+    return layout.gradient_reduction
 
 
 def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None, domain: int | None) -> Layout:
@@ -196,16 +207,10 @@ def _layout(parallelism: ParallelismSection, used: int, switched_as: int | None,
             f"rank_order is {list(parallelism.rank_order)}; it must name each of {', '.join(RANK_ORDER)} once"
         )
     return Layout(
-        tensor_parallel_size=parallelism.tensor_parallel_size,
-        pipeline_parallel_size=parallelism.pipeline_parallel_size,
-        data_parallel_size=parallelism.data_parallel_size,
         gpus_per_node=used,
         switched_as=switched_as,
-        context_parallel_size=parallelism.context_parallel_size,
-        expert_parallel_size=parallelism.expert_parallel_size,
-        rank_order=parallelism.rank_order,
         gpus_per_domain=domain,
-        expert_tensor_parallel_size=parallelism.expert_tensor_parallel_size,
+        **values_of(parallelism, LayoutKeys),
     )
 
 
@@ -302,76 +307,32 @@ def to_run(
     schedule, blocking, split = _schedule(parallelism, num_micro_batches, config.model)
     _check_linear_traffic(parallelism)
     check_chunk_layers(config, split)
-    run = TrainingRun(
-        model=model,
-        layout=layout,
-        layers_per_stage=split.stages,
-        layers_per_chunk=split.chunks,
-        micro_batch_size=training.micro_batch_size,
-        num_micro_batches=num_micro_batches,
-        precision=training.precision,
-        recompute=training.recompute,
-        schedule=schedule,
-        blocking_transfers=blocking,
-        virtual_pipeline_parallel_size=split.num_chunks,
-        zero_stage=parallelism.zero_stage,
-        gradient_bucket_elements=parallelism.gradient_bucket_elements,
-        overlap_gradient_reduction=parallelism.overlap_gradient_reduction,
-        host_slowdown=config.host.slowdown,
-    )
-    return with_routing(_trained(_parallel(run, parallelism), training))
-
-
-def _parallel(run: TrainingRun, parallelism: ParallelismSection) -> TrainingRun:
-    """Return a run with how its ranks share out states and hide traffic."""
-    return replace(
-        run,
-        sequence_parallel=parallelism.sequence_parallel and parallelism.tensor_parallel_size > 1,
-        scatters_gradients=_scatters(parallelism),
-        overlap_parameter_gather=parallelism.overlap_parameter_gather,
-        overlap_tensor_parallel=parallelism.overlap_tensor_parallel,
-        fp32_gradients=parallelism.fp32_gradients,
-        overlap_linear_traffic=parallelism.overlap_linear_traffic,
-        zero_group_size=parallelism.zero_group_size,
-        reshard_after_forward=parallelism.reshard_after_forward,
-        prefetch_units=parallelism.prefetch_units,
-        gather_precision=parallelism.gather_precision,
-        fp32_parameters=parallelism.fp32_parameters,
-        expert_dispatcher=parallelism.expert_dispatcher,
-        overlap_expert_parallel=parallelism.overlap_expert_parallel,
+    return with_routing(
+        TrainingRun(
+            model=model,
+            layout=layout,
+            layers_per_stage=split.stages,
+            layers_per_chunk=split.chunks,
+            num_micro_batches=num_micro_batches,
+            schedule=schedule,
+            blocking_transfers=blocking,
+            host_slowdown=config.host.slowdown,
+            conditions=conditions_of(training),
+            **values_of(training, TrainingKeys)
+            | values_of(parallelism, ParallelismKeys)
+            | _resolved(parallelism, training, split),
+        )
     )
 
 
-def _trained(run: TrainingRun, training: TrainingSection) -> TrainingRun:
-    """Return a run with how its software trains."""
-    return replace(
-        run,
-        partition_activations=training.partition_activations,
-        recompute_stops_early=training.recompute_stops_early,
-        synchronize_each_layer=training.synchronize_each_layer,
-        gemm_recipe=training.gemm_recipe,
-        layers_in_16_bits=(training.layers_in_16_bits_at_start, training.layers_in_16_bits_at_end),
-        tf32=training.tf32,
-        recompute_num_layers=training.recompute_num_layers,
-        recompute_every=training.recompute_every,
-        recompute_group_layers=training.recompute_group_layers,
-        recompute_modules=training.recompute_modules,
-        compiled=training.compiled,
-        fused_gradient_accumulation=training.fused_gradient_accumulation,
-        fp8_attention=training.fp8_attention,
-        attention_kernel=training.attention_kernel,
-        blocking_launches=training.blocking_launches,
-        cuda_graphs=training.cuda_graphs is True,
-        graph_modules=training.cuda_graphs if isinstance(training.cuda_graphs, tuple) else (),
-        fused_experts=training.fused_experts,
-        optimizer_state_bytes=training.optimizer_state_bytes,
+def _resolved(parallelism: ParallelismSection, training: TrainingSection, split: Split) -> dict[str, Any]:
+    """Return keys whose value in a run is decided by others."""
+    return {
+        "virtual_pipeline_parallel_size": split.num_chunks,
+        "sequence_parallel": parallelism.sequence_parallel and parallelism.tensor_parallel_size > 1,
+        "gradient_reduction": _gradient_reduction(parallelism),
+        "lora": adapters(training, parallelism.zero_stage),
         # A program of one's own is like no published run, as a run of no framework.
-        framework=None if training.framework is Framework.PYTORCH else training.framework,
-        offload_optimizer=training.offload_optimizer,
-        overlap_optimizer_offload=training.overlap_optimizer_offload,
-        offload_activation_layers=training.offload_activation_layers,
-        offload_modules=training.offload_modules,
-        conditions=conditions_of(training),
+        "framework": None if training.framework is Framework.PYTORCH else training.framework,
         **host_update(training),
-        lora=adapters(training, run.zero_stage),
-    )
+    }

@@ -12,6 +12,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import must_divide, whole
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, Topology, collective_shape
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
 from predictor.core.costs.regressors import Regressor
@@ -21,8 +22,6 @@ from predictor.core.plan.loading import check_gpu, load, open_measured, require
 from predictor.core.plan.short_config import translate
 from predictor.core.schema.finding import folder_of
 from predictor.core.step.prediction import predict
-from predictor.core.workload.layer_call import LayerCall
-from predictor.core.workload.layer_shapes import LAYER_SHAPES
 from predictor.core.workload.layout import Layout
 
 DIRECTIONS = {"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD}
@@ -95,7 +94,7 @@ class Predictor:
         for name in function_list:
             operator = _layer_operator(name)
             require(system, operator.name)
-            shape = LAYER_SHAPES[operator.name](call)
+            shape = operator.shape_in(call)
             total_us += _time_us(self.operator_dict, system, operator, direction, shape)
         return total_us
 
@@ -209,7 +208,7 @@ def _layer_operator(name: object) -> Operator:
     """Return an operator of a layer by its short name or its own."""
     inside = name if isinstance(name, str) and name in catalogue() else translate(name, "function_list")
     operator = catalogue()[inside]
-    if inside not in LAYER_SHAPES:
+    if operator.layer_shape is None:
         raise ConfigError(f"function_list names {name!r}, which does not run once per layer; a whole step includes it")
     return operator
 

@@ -101,14 +101,14 @@ def with_changes(configuration: Configuration, texts: Sequence[str]) -> Configur
     """
     if not texts:
         return configuration
-    from predictor.core.costs.hardware_change import CHANGES
+    from predictor.core.costs.hardware_change import KEYS
     from predictor.core.schema.settings import (  # only when needed, for a fast start
         keys_of,
         parse_setting,
         with_settings,
     )
 
-    settings = [parse_setting(text, CHANGES) for text in texts]
+    settings = [parse_setting(text, KEYS) for text in texts]
     full = completed_form(configuration, keys_of(settings))
     return full._replace(content=with_settings(full.content, settings))
 
@@ -149,7 +149,7 @@ def prepared(content: dict[str, Any], base: Path, hardware: Sequence[str]) -> Lo
     loaded = prepare(content, base)
     if not hardware:
         return loaded
-    from predictor.core.costs.hardware_change import changed, parse_change  # only when needed, for a fast start
+    from predictor.core.costs.hardware_change import changed, network_notes, parse_change  # only when needed
 
     parsed = [parse_change(text, loaded.system.hardware) for text in hardware]
     numbers = dict(parsed)
@@ -159,4 +159,6 @@ def prepared(content: dict[str, Any], base: Path, hardware: Sequence[str]) -> Lo
         raise ConfigError(f"--set names {twice} twice; give each key once")
     if "gpus_per_node" in numbers:
         content = on_nodes_of(content)
-    return prepare(content, base, lambda published: changed(published, numbers))
+    told = network_notes(hardware, loaded.system.hardware)
+    loaded = prepare(content, base, lambda published: changed(published, numbers))
+    return loaded._replace(notes=(*told, *loaded.notes))

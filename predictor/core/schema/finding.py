@@ -43,10 +43,13 @@ def _names_gpu(name: str, gpu: str) -> bool:
 
 def _meant(name: str) -> str:
     """Return the systems whose GPU a name may stand for, or the system that is spelled alike, as a sentence."""
-    having = [other for other, gpu in _gpus_by_system().items() if _names_gpu(name, gpu)]
-    if len(having) > 1:
-        return f" That is the GPU of {', '.join(having[:-1])} and {having[-1]}: name one of them."
-    return f" Did you mean {having[0]}?" if having else nearest(name, systems())
+    having = {other: gpu.lower() for other, gpu in _gpus_by_system().items() if _names_gpu(name, gpu)}
+    board = re.findall(r"\d+gb|pcie|sxm|nvl", name.lower())  # its memory and its form
+    having = {other: gpu for other, gpu in having.items() if all(part in gpu for part in board)} or having
+    names = list(having)
+    if len(names) > 1:
+        return f" That is the GPU of {', '.join(names[:-1])} and {names[-1]}: name one of them."
+    return f" Did you mean {names[0]}?" if names else nearest(name, systems())
 
 
 def find_folder(name: str, base: Path) -> Path:

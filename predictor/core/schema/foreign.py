@@ -31,6 +31,13 @@ class Readers(Protocol):
             ConfigError: it is of a tool that is not read.
         """
 
+    def files_in(self, folder: Path) -> tuple[list[Path], str]:
+        """Return a folder's files of known formats in the order in which one overrides another, and a note on them.
+
+        Raises:
+            ConfigError: there is none, or several that may be meant.
+        """
+
     def read_all(self, names: list[str], base: Path, num_gpus: int | None = None) -> list[Read]:
         """Read the files that ``from`` names.
 
@@ -57,7 +64,7 @@ class Readers(Protocol):
 class Writers(Protocol):
     """Writers of the frameworks' own arguments."""
 
-    def written(self, content: dict[str, Any], framework: str, base: Path) -> str:
+    def written(self, content: dict[str, Any], framework: str, base: Path, version: str | None = None) -> str:
         """Return a configuration as a framework's own arguments.
 
         Raises:

@@ -12,7 +12,9 @@ from predictor.core.schema.presets import preset
 from predictor.core.schema.software import recorded_in_full, said_in_full
 
 # Keys that a file of another tool may leave open and whose default would be a guess.
+DEGREES = tuple(f"parallelism.{part}_parallel_size" for part in ("tensor", "pipeline", "context", "expert"))
 GUESSES = (
+    *DEGREES,
     "model.num_layers",
     "model.vocab_size",
     "parallelism.data_parallel_size",
@@ -78,7 +80,7 @@ def completed(content: dict[str, Any], base: Path, beside: OwnKeys = NOTHING) ->
     """
     whole, notes, left_open = with_files(content, base, beside.num_gpus)
     unsaid = {key: sentence for key, sentence in left_open.items() if key not in beside.said}
-    refuse_guesses(unsaid, ("model.vocab_size",))
+    refuse_guesses(unsaid, ("model.num_layers", "model.vocab_size", *DEGREES))
     return whole, (*notes, *unsaid.values())
 
 

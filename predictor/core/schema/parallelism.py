@@ -6,12 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from predictor.core.base.fields import Amount, Count, Switch, names, whole_number
+from predictor.core.base.fields import Amount, Count, Switch
 from predictor.core.schema.section import Section
 from predictor.core.timeline.schedules import SCHEDULES
-from predictor.core.workload.expert_exchange import ExpertDispatcher
-from predictor.core.workload.frameworks import DEEPSPEED
-from predictor.core.workload.layout import RANK_ORDER
+from predictor.core.workload.layout import LayoutKeys
+from predictor.core.workload.parallelism_keys import ParallelismKeys
 from predictor.core.workload.partition import METHODS
 
 
@@ -46,29 +45,9 @@ def _counts(chunks: list[object] | tuple[object, ...]) -> bool:
 ScheduleName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(SCHEDULES)})]
 
 
-class ParallelismSection(Section):
+class ParallelismSection(Section, ParallelismKeys, LayoutKeys):  # type: ignore[misc]  # frozen by its configuration
     """How the model is laid out over GPUs."""
 
-    tensor_parallel_size: Count = Field(default=1, description="ranks that split every layer")
-    sequence_parallel: Switch = Field(
-        default=False,
-        description="tensor-parallel ranks split the tokens where they do not split a layer (Megatron-LM)",
-    )
-    context_parallel_size: Count = Field(default=1, description="ranks that split every sample (ring attention)")
-    pipeline_parallel_size: Count = Field(default=1, description="stages")
-    virtual_pipeline_parallel_size: Count = Field(default=1, description="model chunks per stage (interleaved)")
-    data_parallel_size: Count = Field(default=1, description="replicas")
-    expert_parallel_size: Count = Field(
-        default=1, description="data- and context-parallel ranks that share out the experts"
-    )
-    expert_tensor_parallel_size: Count | None = Field(
-        default=None, description="ranks that split every routed expert; tensor_parallel_size if absent"
-    )
-    expert_dispatcher: ExpertDispatcher = Field(default=ExpertDispatcher.ALL_TO_ALL, description="moves their tokens")
-    overlap_expert_parallel: Switch = Field(default=False, description="it does so beside another micro-batch's pass")
-    rank_order: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
-        default=RANK_ORDER, description="dimensions of parallelism from the innermost"
-    )
     gpus_per_node: Count | None = Field(default=None, description="GPUs used per node; the system's if absent")
     intra_node: Literal["measured", "switch"] = Field(
         default="measured", description="wiring of a node's GPUs: as on the measured system, or all behind a switch"
@@ -95,37 +74,4 @@ class ParallelismSection(Section):
     )
     blocking_transfers: Switch | None = Field(
         default=None, description="neighbouring stages both wait for a message; if absent, where the schedule allows it"
-    )
-    zero_stage: Annotated[Literal[0, 1, 2, 3], BeforeValidator(whole_number)] = Field(
-        default=1, description="replicas share out 1: optimizer states, 2: gradients too, 3: weights too (FSDP)"
-    )
-    gradient_bucket_elements: Count = Field(
-        default=DEEPSPEED.bucket_elements(), description="gradient elements per reduction"
-    )
-    gradient_reduction: Literal["all_reduce", "reduce_scatter"] | None = Field(
-        default=None, description="collective that sums gradients; reduce_scatter from ZeRO-2 on if absent"
-    )
-    fp32_gradients: Switch = Field(default=False, description="gradients are accumulated and reduced in fp32")
-    overlap_gradient_reduction: Switch = Field(default=False, description="reduce during the backward pass")
-    overlap_parameter_gather: Switch = Field(default=False, description="gather weights during the forward pass")
-    overlap_tensor_parallel: Switch = Field(
-        default=False, description="backward, tensor-parallel traffic runs beside weight gradients"
-    )
-    overlap_linear_traffic: Switch = Field(
-        default=False,
-        description="tensor-parallel traffic is cut into chunks beside the products that it feeds or follows "
-        "(Megatron-LM's --tp-comm-overlap, torch's async tensor parallelism)",
-    )
-    zero_group_size: Count | None = Field(
-        default=None, description="replicas that share out states, the groups replicated (HSDP); all if absent"
-    )
-    reshard_after_forward: Switch = Field(
-        default=True, description="ZeRO-3 frees a layer's gathered weights after its forward pass (FULL_SHARD)"
-    )
-    prefetch_units: Amount = Field(default=1, description="layers whose weights ZeRO-3 gathers ahead; 0: none")
-    gather_precision: Literal["bf16", "fp16", "fp32", "fp8"] | None = Field(
-        default=None, description="of weights on their way to other ranks; training.precision if absent"
-    )
-    fp32_parameters: Switch = Field(
-        default=False, description="the sharded weights are the optimizer's fp32 ones, with no 16-bit copy (FSDP)"
     )

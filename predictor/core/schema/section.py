@@ -38,6 +38,11 @@ def section_keys(section: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(section)}
 
 
+def values_of(section: Section, keys: type[Any]) -> dict[str, Any]:
+    """Return the values of a section's keys that stand in a dataclass which the section inherits."""
+    return {field.name: getattr(section, field.name) for field in fields(keys)}
+
+
 def section_in(section: type, key: str) -> type | None:
     """Return the section that a key of a section holds; None where it holds a value."""
     kind = section_keys(section).get(key)

@@ -2,156 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
 
 from predictor.core.base.errors import ConfigError, MissingKeyError, nearest
-from predictor.core.base.fields import Amount, Count, Switch, names, words
+from predictor.core.base.fields import Count
 from predictor.core.base.read_yaml import first_error, reason, shown
 from predictor.core.base.sizes import both_names
-from predictor.core.costs.work import FP8_PRECISIONS, STEP_PRECISIONS
-from predictor.core.schema.cuda_graphs import CudaGraphs
 from predictor.core.schema.host_section import AS_PUBLISHED_HOST, HardwareNumber, HostSection
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.section import Section, section_in, section_keys
-from predictor.core.transforms.lora import Lora
-from predictor.core.workload.run_choices import (
-    AttentionKernel,
-    Conditions,
-    GemmRecipe,
-    OffloadModule,
-    Recompute,
-    RecomputeModule,
-)
-from predictor.core.workload.software import ALIASES, Framework
+from predictor.core.workload.run_choices import Conditions
+from predictor.core.workload.training_keys import TrainingKeys
 
 
-def _step_precision(value: object) -> object:
-    """Refuse precisions of single operators only; pydantic's message would not explain it."""
-    if value in FP8_PRECISIONS:
-        known = f"{', '.join(STEP_PRECISIONS[:-1])} or {STEP_PRECISIONS[-1]}"
-        raise ValueError(f"whole steps in fp8 are not predicted, single operators only; expected {known}")
-    return value
-
-
-def framework_named(value: object) -> Framework | None:
-    """Return the software of a name; pydantic's message would not say which is meant.
-
-    Raises:
-        ValueError: it is not known.
-    """
-    if value is None:
-        return None
-    if value in list(Framework):
-        return Framework(str(value))
-    if isinstance(value, str) and value in ALIASES:
-        return ALIASES[value]
-    raise ValueError(
-        f"it is not known.{nearest(str(value).lower(), Framework)} Known: {', '.join(Framework)}; or leave it out"
-    )
-
-
-class TrainingSection(Section):
+class TrainingSection(Section, TrainingKeys):  # type: ignore[misc]  # sections are frozen by their configuration
     """One step."""
 
-    micro_batch_size: Count = Field(description="samples per micro-batch and replica")
     num_micro_batches: Count | None = Field(default=None, description="micro-batches per step and replica")
     global_batch_size: Count | None = Field(default=None, description="samples per step; or give num_micro_batches")
-    precision: Annotated[Literal["fp16", "bf16", "fp32"], BeforeValidator(_step_precision)] = Field(
-        default="bf16", description="element type of activations; another if the system does not answer in it"
-    )
-    recompute: Recompute = Field(default=Recompute.NONE, description="activation recomputation")
-    partition_activations: Switch = Field(default=False, description="checkpoints split over tensor-parallel ranks")
-    recompute_stops_early: Switch = Field(
-        default=False,
-        description="a layer is computed again up to its last saved activation only (torch's non-reentrant checkpoint)",
-    )
-    synchronize_each_layer: Switch = Field(default=False, description="host waits for the device after every layer")
-    gemm_recipe: GemmRecipe | None = Field(
-        default=None, description="low precision of the linear layers' products (Transformer Engine's recipes)"
-    )
-    fp8_attention: Switch = Field(
-        default=False,
-        description="exact attention runs in 8 bits too, in the layers of gemm_recipe (Transformer Engine's fp8_dpa)",
-    )
-    layers_in_16_bits_at_start: Amount = Field(default=0, description="first layers that the recipe leaves out")
-    layers_in_16_bits_at_end: Amount = Field(default=0, description="last layers that the recipe leaves out")
-    tf32: Switch = Field(default=False, description="products of fp32 matrices run in TF32")
-    recompute_num_layers: Count | None = Field(
-        default=None, description="layers of each model chunk that recompute applies to; all if absent"
-    )
-    recompute_every: Count = Field(default=1, description="recompute applies to every such layer (torchtitan: 2)")
-    recompute_group_layers: Count = Field(
-        default=1, description="layers that full recomputation runs at once; only the first one's input is kept"
-    )
-    recompute_modules: Annotated[tuple[RecomputeModule, ...], BeforeValidator(names)] = Field(
-        default=(), description="modules of a layer that selective recomputation covers; core_attn if empty"
-    )
-    lora: Annotated[Lora | None, BeforeValidator(words)] = Field(
-        default=None, description="adapters train, base weights do not; all if absent"
-    )
     document_tokens: Count | None = Field(
         default=None, description="mean tokens of the documents packed into a sample; attention stays inside one"
     )
     mean_sequence_length: Count | None = Field(
         default=None, description="mean tokens of a sample whose padding is left out; model.sequence_length if absent"
-    )
-    compiled: Switch = Field(default=False, description="torch.compile: element-wise kernels are fused")
-    fused_gradient_accumulation: Switch = Field(
-        default=False,
-        description="products of weight gradients add to those of earlier micro-batches themselves (Megatron-LM)",
-    )
-    attention_kernel: AttentionKernel | None = Field(
-        default=None, description="kernel of flash attention; the one that the system was measured with if absent"
-    )
-    blocking_launches: Switch = Field(
-        default=False, description="the host waits for every kernel (CUDA_LAUNCH_BLOCKING=1)"
-    )
-    cuda_graphs: CudaGraphs = Field(default=False, description="kernels, or modules, launched by CUDA graphs")
-    fused_experts: Switch = Field(default=False, description="the products of all experts are one kernel each")
-    offload_optimizer: float = Field(
-        default=0.0,
-        strict=True,
-        ge=0.0,
-        le=1.0,
-        description="share of the optimizer's states that is kept and updated in host memory (Adam on the CPU)",
-    )
-    overlap_optimizer_offload: Switch = Field(
-        default=False,
-        description="gradients and weights travel beside the CPU's update (Megatron-LM's "
-        "--overlap-cpu-optimizer-d2h-h2d)",
-    )
-    host_threads: Count | None = Field(
-        default=None,
-        description="threads of a rank's Adam on the CPU (OMP_NUM_THREADS); as many as stream its share of the memory "
-        "if absent",
-    )
-    host_simd: Switch = Field(
-        default=True,
-        description="that Adam computes with vectors; false: as some builds of DeepSpeed 0.14.1 and 0.14.2",
-    )
-    pinned_offload: Switch = Field(
-        default=True, description="host memory of offloaded states is pinned (DeepSpeed's pin_memory)"
-    )
-    offload_activation_layers: Amount = Field(
-        default=0, description="layers of each model chunk whose activations travel to host memory and back"
-    )
-    offload_modules: Annotated[tuple[OffloadModule, ...], BeforeValidator(names)] = Field(
-        default=(), description="modules of every layer whose inputs do (Megatron-LM's fine-grained offloading)"
-    )
-    optimizer_state_bytes: float | None = Field(
-        default=None,
-        strict=True,
-        ge=0,
-        le=64,
-        description="bytes of optimizer state per parameter; fp32 weights and two fp32 moments if absent",
-    )
-    framework: Annotated[Framework | None, BeforeValidator(framework_named)] = Field(
-        default=None,
-        description="software that trains: its defaults are those of the run, the interval is that of its published "
-        "runs, and what only its own code does is counted; pytorch: a program of one's own, with no such defaults",
     )
     conditions: Conditions | None = Field(
         default=None,

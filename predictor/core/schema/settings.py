@@ -18,12 +18,30 @@ from predictor.core.schema.sections import RunConfig
 GPUS = "gpus"
 # Two ways to say one thing: setting one unsets the other.
 EXCLUSIVE = {"num_micro_batches": "global_batch_size", "global_batch_size": "num_micro_batches"}
-# What people call sizes, beside their names in the short form (``sizes.BOTH_NAMES``).
+# What people call keys, beside their names in the short form (``sizes.BOTH_NAMES``).
 SHORT_NAMES = {
     "tp": "tensor_parallel_size",
     "vp": "virtual_pipeline_parallel_size",
     "cp": "context_parallel_size",
     "ep": "expert_parallel_size",
+    "num_gpus": "gpus",
+    "n_gpus": "gpus",
+    "world_size": "gpus",
+    "batch_size": "micro_batch_size (of a GPU) or global_batch_size (of a step)",
+    "gradient_accumulation_steps": "num_micro_batches",
+    "grad_accum": "num_micro_batches",
+    "seq_len": "sequence_length",
+    "seq_length": "sequence_length",
+    "max_seq_length": "sequence_length",
+    "dtype": "precision",
+    "fp8": "gemm_recipe",
+    "zero": "zero_stage",
+    "gradient_checkpointing": "recompute",
+    "activation_checkpointing": "recompute",
+    "lora_r": "training.lora.rank",
+    "lora_rank": "training.lora.rank",
+    "torch_compile": "compiled",
+    "bandwidth": "network",
 } | {short: name for name, short in BOTH_NAMES.items()}
 REPLICATED = ("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size")
 
@@ -90,14 +108,25 @@ def parse_setting(text: str, others: Iterable[str] = ()) -> Setting:
     if not equals or path is None:
         known = (*paths, *others, GPUS)
         sections = ", ".join(name for name in RunConfig.model_fields if section_in(RunConfig, name))
+        wrong = f"{key} is no key.{_hint(key, known)}" if equals or key not in known else "expected KEY=VALUE."
         raise ConfigError(
-            f"--set {text}: expected KEY=VALUE.{_hint(key, known)} Keys: those of a configuration's sections "
-            f"({sections}), {GPUS}; of the hardware: {', '.join(others)}"
+            f"--set {text}: {wrong} Keys: those of a configuration's sections ({sections}), {GPUS}; of the hardware: "
+            f"{', '.join(others)}"
         )
     try:
         return Setting(path, parse_value(value))
     except (yaml.YAMLError, ValueError):
         raise ConfigError(f"--set {text}: {value!r} is not a value of YAML") from None
+
+
+def as_option(name: str) -> str | None:
+    """Return how a command takes what an unknown option asks for; None where it is no key of a configuration."""
+    key = name.lstrip("-").replace("-", "_")
+    paths = _paths()
+    path = paths.get(SHORT_NAMES.get(key, key))
+    if path is None:
+        return next((f"--set {dotted}=…" for dotted in paths if key in dotted.split(".")), None)
+    return f"--set {'.'.join(path)}=…"
 
 
 def keys_of(settings: Iterable[Setting]) -> frozenset[str]:

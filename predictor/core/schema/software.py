@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from predictor.core.schema.merging import merged
-from predictor.core.schema.sections import framework_named, section_of
+from predictor.core.schema.sections import section_of
 from predictor.core.workload.frameworks import SECTIONS, defaults_of
 from predictor.core.workload.run_choices import Conditions
-from predictor.core.workload.software import MAY_TAKE_DEEPSPEED, Framework
+from predictor.core.workload.software import MAY_TAKE_DEEPSPEED, Framework, framework_named
 from predictor.core.workload.switches import Attention, Loss, Positions
 
 PRECISION = "precision"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.rows import Behind, Kind, Module, Pass, Row
 from predictor.core.workload.architecture import MixtureOfExperts
 from predictor.core.workload.expert_exchange import ExpertDispatcher, exchange_tasks
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.tasks import TRAFFIC
 

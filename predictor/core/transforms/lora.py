@@ -18,9 +18,9 @@ from pydantic import BeforeValidator, Field
 from predictor.core.base.fields import Count, Switch, names
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import Topology
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import both, stream, traffic
 from predictor.core.rows import FP32_BYTES, MASK_BYTES, OF_FFN, Kept, Kind, Module, Role, Row, Split, dropout_bytes
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.tasks import ADD_PASSES, Part
 
 # PEFT keeps adapters in fp32 (``autocast_adapter_dtype``) and widens a copy of their input, drops it out in fp32 and

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import in_precision
 from predictor.core.kernel_rows import stream
 from predictor.core.rows import Kept, Kind, Module, Pass, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.recipes import Casts, Recipe
 from predictor.core.workload.tasks import BACKWARD
 

@@ -7,9 +7,9 @@ Source: Dettmers et al. 2023, arXiv:2305.14314; bitsandbytes bitsandbytes/autogr
 
 from __future__ import annotations
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import stream
 from predictor.core.rows import FP32_BYTES, Kind, Row
-from predictor.core.workload.layer_call import LayerCall
 
 BLOCK = 64  # weights that share a scale in fp32
 NF4_BYTES = 0.5 + FP32_BYTES / BLOCK

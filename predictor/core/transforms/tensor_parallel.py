@@ -25,9 +25,9 @@ from math import inf
 from typing import NamedTuple
 
 from predictor.core.costs.collectives import Topology
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import stream, traffic
 from predictor.core.rows import COPY_PASSES, Behind, Kind, Module, Pass, Row, Split
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.tasks import Part
 
 SCATTER_CHUNKS = 4

@@ -12,10 +12,10 @@ from predictor.core.blocks.latent_attention import LatentSizes
 from predictor.core.blocks.mamba2 import Mamba2
 from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.blocks.token_mixer import TokenMixer
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.work import ELEMENT_BYTES
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.model_keys import ModelKeys
-from predictor.core.workload.switches import Ffn, Normalization, Positions
+from predictor.core.workload.switches import Ffn, Loss, Normalization, Positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +120,9 @@ class Architecture(ModelKeys):
 
     @property
     def splits_layers(self) -> bool:
-        """Return whether tensor-parallel ranks may split a layer; of some variants only whole layers are modelled."""
+        """Return whether tensor-parallel ranks may split layers and output projection; some are only modelled whole."""
         own = (self.per_layer_inputs, self.sliding_latent_attention, self.full_attention)
-        of_switches = self.attention_experts or self.lm_head_transform
+        of_switches = self.attention_experts or self.lm_head_transform or self.loss is Loss.FUSED_LINEAR
         return all(sizes.splits_layers for sizes in self.mixers.values()) and not (any(own) or of_switches)
 
     @property

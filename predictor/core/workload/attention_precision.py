@@ -13,10 +13,10 @@ from typing import NamedTuple
 from predictor.core.blocks.core import CoreKernel
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.attention_precision import KERNEL
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.rows import Kept, Role
 from predictor.core.transforms.low_precision import AttentionBytes
 from predictor.core.transforms.recomputation import modules
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.low_precision import recipe_of
 from predictor.core.workload.recipes import FP8, MXFP8, MXFP8_OVER_STREAM, READ
 from predictor.core.workload.run import TrainingRun

@@ -7,24 +7,30 @@ from collections.abc import Callable
 from predictor.core.base.remembered import remembered
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.accumulation import accumulating, sums_in_products
+from predictor.core.workload.losses import HEAD_GRADIENT
 from predictor.core.workload.measured_kernels import input_gradient, weight_gradient
 from predictor.core.workload.model_ends import embedding_passes, output_passes, tensor_traffic
 from predictor.core.workload.offload import with_host_gradients
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharding import sharded_root
 from predictor.core.workload.step_tasks import BlockTasks
-from predictor.core.workload.tasks import NO_TASKS, Part, PassTasks, Task, collective_task
+from predictor.core.workload.tasks import BACKWARD, NO_TASKS, Part, PassTasks, Task, collective_task
 from predictor.core.workload.transformer import Transformer
 from predictor.core.workload.transformer_memory import edge_memory
 from predictor.core.workload.vision_tower import tower_passes
 
-# Gradients of the model's beginning, which frozen weights do not have.
-EMBEDDING_GRADIENTS = ("embedding", "position_embedding", "token_types")
+# Gradients of the model's ends, which frozen weights do not have.
+WEIGHT_GRADIENTS = ("embedding", "position_embedding", "token_types", HEAD_GRADIENT)
 
 
-def _frozen(model: Transformer, tasks: list[Task]) -> list[Task]:
-    """Return a backward pass whose products compute no gradients of weights."""
-    return [input_gradient(model, task) if task.operator.gradient_operators else task for task in tasks]
+def _frozen(model: Transformer, one: PassTasks, gradients: tuple[str, ...]) -> PassTasks:
+    """Return a pass without so-named gradients of weights, whose backward products compute none either."""
+    tasks = [
+        input_gradient(model, task) if task.direction is BACKWARD and task.operator.gradient_operators else task
+        for task in one.tasks
+        if task.name not in gradients
+    ]
+    return PassTasks(tasks, one.overlaps)
 
 
 _PASSES: dict[tuple[object, ...], tuple[PassTasks, PassTasks]] = {}  # of models' ends, shared by runs
@@ -64,8 +70,8 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
         if not is_last:
             backward += PassTasks(tensor_traffic(run, "all_gather", 2, Part.PIPELINE_PARALLEL), [])
     if run.lora is not None and not run.lora.train_embeddings:
-        kept = [task for task in backward.tasks if task.name not in EMBEDDING_GRADIENTS]
-        backward = PassTasks(_frozen(run.model, kept), backward.overlaps)
+        forward = _frozen(run.model, forward, (HEAD_GRADIENT,))
+        backward = _frozen(run.model, backward, WEIGHT_GRADIENTS)
     if run.lora is None and sums_in_products(run):
         backward = PassTasks(accumulating(backward.tasks), backward.overlaps)
     if is_first and run.model.vision is not None:

@@ -17,9 +17,9 @@ from enum import StrEnum
 from math import prod
 
 from predictor.core.costs.collectives import DEEPEP
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.workload.architecture import MixtureOfExperts
 from predictor.core.workload.expert_imbalance import prior_imbalance
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.tasks import Part, Task, collective_task
 

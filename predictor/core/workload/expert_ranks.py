@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from predictor.core.workload.layer_call import LayerCall
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.workload.layout import Layout
 
 

@@ -84,7 +84,7 @@ OF_A_LAYER = attrgetter(
     *("precision", "sequence_parallel", "partition_activations", "overlap_tensor_parallel", "overlap_linear_traffic"),
     *("zero_stage", "gather_precision", "gemm_recipe", "transposes_fp8", "fp8_attention", "attention_kernel"),
     *("recompute", "recompute_modules", "recompute_stops_early", "recompute_group_layers", "compiled"),
-    *("graph_modules", "expert_dispatcher", "fused_experts", "overlap_expert_parallel", "lora"),
+    *("cuda_graphs", "expert_dispatcher", "fused_experts", "overlap_expert_parallel", "lora"),
     *("fused_gradient_accumulation", "fp32_gradients", "copies_split_tokens"),
 )
 _LAYERS: dict[tuple[object, ...], Layer] = {}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from predictor.core.blocks.mixers import LayerKind, Mixer
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.workload.architecture import Architecture
-from predictor.core.workload.layer_call import LayerCall
 
 
 def sized(model: Architecture, call: LayerCall, kind: LayerKind) -> LayerCall:

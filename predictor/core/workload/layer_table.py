@@ -9,6 +9,7 @@ from predictor.core.blocks.experts import ExpertKernels, routed_tokens
 from predictor.core.blocks.layer import LayerSettings
 from predictor.core.blocks.layer import layer_rows as block_rows
 from predictor.core.blocks.mixers import LayerKind, Mixer
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import traffic
 from predictor.core.rows import Module, Row
 from predictor.core.timeline.schedules import SCHEDULES
@@ -23,7 +24,6 @@ from predictor.core.transforms.tensor_parallel import Sum, TensorParallel, seque
 from predictor.core.workload.accumulation import sums_in_products
 from predictor.core.workload.attention_precision import attention_casts, core_kernel
 from predictor.core.workload.expert_exchange import gathered_sums
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.low_precision import gathered_share, layer_precision
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute

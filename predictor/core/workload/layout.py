@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import lcm, prod
+from typing import Annotated
 
+from pydantic import BeforeValidator, Field
+
+from predictor.core.base.fields import Count, names
 from predictor.core.base.lazy import lazy
 from predictor.core.costs.collectives import Topology, topology_of
 
@@ -13,9 +17,28 @@ from predictor.core.costs.collectives import Topology, topology_of
 RANK_ORDER = ("tp", "cp", "dp", "pp")
 
 
-@dataclass(frozen=True)  # no slots: ranks and strides are computed once
-class Layout:
-    """Degrees of parallelism. Ranks fill nodes in order, as ``rank_order`` says from the innermost.
+@dataclass(frozen=True)
+class LayoutKeys:
+    """Degrees of parallelism. The section ``parallelism`` checks the keys as a file is read, a layout has them."""
+
+    tensor_parallel_size: Annotated[Count, Field(description="ranks that split every layer")] = 1
+    pipeline_parallel_size: Annotated[Count, Field(description="stages")] = 1
+    data_parallel_size: Annotated[Count, Field(description="replicas")] = 1
+    context_parallel_size: Annotated[Count, Field(description="ranks that split every sample (ring attention)")] = 1
+    expert_parallel_size: Annotated[
+        Count, Field(description="data- and context-parallel ranks that share out the experts")
+    ] = 1
+    expert_tensor_parallel_size: Annotated[
+        Count | None, Field(description="ranks that split every routed expert; tensor_parallel_size if absent")
+    ] = None
+    rank_order: Annotated[
+        tuple[str, ...], BeforeValidator(names), Field(description="dimensions of parallelism from the innermost")
+    ] = RANK_ORDER
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: ranks and strides are computed once
+class Layout(LayoutKeys):
+    """Ranks of a run on its nodes, which they fill in order, as ``rank_order`` says from the innermost.
 
     Expert-parallel ranks are no dimension of their own: they are neighbouring ranks of the context- and data-parallel
     ones, which see other tokens, and each holds some of the experts. Where experts are split over fewer or more ranks
@@ -26,16 +49,9 @@ class Layout:
     where no NVLink domain spans nodes.
     """
 
-    tensor_parallel_size: int
-    pipeline_parallel_size: int
-    data_parallel_size: int
     gpus_per_node: int
     switched_as: int | None = None
-    context_parallel_size: int = 1
-    expert_parallel_size: int = 1
-    rank_order: tuple[str, ...] = RANK_ORDER
     gpus_per_domain: int | None = None
-    expert_tensor_parallel_size: int | None = None
 
     @property
     def expert_split(self) -> int:

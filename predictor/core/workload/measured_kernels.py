@@ -8,24 +8,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from predictor.core.blocks.attention import FUSED_ROPE
-from predictor.core.blocks.ffn import FUSED_GATE
 from predictor.core.costs.catalogue import catalogue
-from predictor.core.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT, WEIGHT_GRADIENT, with_backward
+from predictor.core.costs.operator import with_backward
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.rows import HALF_OF_BACKWARD
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.tasks import Task, scaled
 from predictor.core.workload.transformer import Transformer
 
-FUSED_NORM, FUSED_LOSS = "fused_rms_norm", "fused_cross_entropy"
-GRADIENTS = (DATA_GRADIENT, WEIGHT_GRADIENT, FP32_WEIGHT_GRADIENT)
-MEASURED_KERNELS = (FUSED_NORM, FUSED_ROPE, FUSED_GATE, FUSED_LOSS, *GRADIENTS)
-
 
 def on_system(run: TrainingRun, system: PublishedSystem) -> TrainingRun:
     """Return a run that is timed by the kernels that its system measured; itself where there are none."""
-    measured = frozenset(name for name in MEASURED_KERNELS if system.measured(catalogue()[name]))
+    known = catalogue().items()
+    measured = frozenset(name for name, operator in known if operator.where_measured and system.measured(operator))
     return replace(run, model=replace(run.model, measured_kernels=measured)) if measured else run
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from predictor.core.costs.operator import Direction
-from predictor.core.workload.fused import fused_loss, native_loss
-from predictor.core.workload.layer_call import LayerCall
+from predictor.core.workload.losses import head_tasks
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.tasks import (
     ADD_PASSES,
@@ -19,28 +18,6 @@ from predictor.core.workload.tasks import (
     shaped_task,
     stream_task,
 )
-from predictor.core.workload.transformer import Loss
-
-
-def loss_tasks(call: LayerCall, direction: Direction, operator: str = "cross_entropy") -> list[Task]:
-    """Return the loss: 16-bit logits are widened to fp32 first, and their gradient narrowed.
-
-    Source: Megatron-LM ``fp16_lm_cross_entropy`` (default off); GPT-NeoX ``cross_entropy(..., _fp16=False)``.
-    """
-    logits = call.tokens * call.vocab_per_rank
-    loss = operator_task(operator, call, direction)
-    if call.element_bytes == call.logit_bytes:
-        return [loss]
-    return [stream_task("logits_to_fp32", logits * (call.element_bytes + call.logit_bytes), call), loss]
-
-
-def _loss(run: TrainingRun, direction: Direction) -> list[Task]:
-    """Return the loss as a run computes it; a compiler fuses torch's own."""
-    if run.has_fused_loss:
-        return [fused_loss(run.model, run.call(), direction, run.compiled)]
-    if run.model.loss is Loss.FUSED_NATIVE:
-        return [native_loss(run.call(), direction)]
-    return loss_tasks(run.call(), direction, run.model.loss.operator)
 
 
 def tensor_traffic(
@@ -100,17 +77,6 @@ def _heads(run: TrainingRun, direction: Direction) -> list[Task]:
     return tasks
 
 
-def _prediction(run: TrainingRun, direction: Direction) -> list[Task]:
-    """Return the output projection and its loss, traffic aside."""
-    call, model = run.call(), run.model
-    if not model.has_lm_head:
-        return []
-    tasks = [operator_task("lm_head", call, direction), *_loss(run, direction)]
-    if model.lm_head_bias and direction is BACKWARD:  # forward its product adds it
-        tasks.append(stream_task("lm_head_bias", call.tokens * call.vocab_per_rank * call.element_bytes, call))
-    return tasks
-
-
 def _further_input(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return what a multi-token prediction module runs before its layer: embedding, two norms, a projection of both.
 
@@ -131,7 +97,7 @@ def _end(run: TrainingRun, direction: Direction) -> list[Task]:
     """Return the last norm, heads, output projection and loss, and those of every further predicted token."""
     model, call = run.model, run.call()
     norm = [operator_task(model.norm_operator, call, direction)] if model.final_norm else []
-    tasks = norm + _heads(run, direction) + _prediction(run, direction)
+    tasks = norm + _heads(run, direction) + (head_tasks(run, direction) if model.has_lm_head else [])
     if not model.num_mtp_layers:
         return tasks
     further = scaled(tasks + _further_input(run, direction), float(model.num_mtp_layers))

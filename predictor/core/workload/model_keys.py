@@ -122,7 +122,8 @@ class ModelKeys(Mixers):
         Loss,
         Field(
             description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), torch's own, fused "
-            "(Transformer Engine's kernel), or fused_native (Megatron-LM's compiled ones)"
+            "(Transformer Engine's kernel), fused_native (Megatron-LM's compiled ones), or fused_linear (Liger "
+            "Kernel's, with the output projection in chunks of tokens)"
         ),
     ] = Loss.VOCABULARY_PARALLEL
     layer_operators: Annotated[

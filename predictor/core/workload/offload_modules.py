@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from predictor.core.blocks.experts import routed_tokens
 from predictor.core.blocks.mixers import LayerKind
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.folds import KeptBytes
 from predictor.core.rows import Module, Role
 from predictor.core.transforms.recomputation import modules
 from predictor.core.workload.attention_precision import attention_elements, attention_recipe
 from predictor.core.workload.kept_activations import kept_of_layer
-from predictor.core.workload.layer_call import LayerCall
 from predictor.core.workload.low_precision import recipe_of
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import OffloadModule, Recompute, RecomputeModule

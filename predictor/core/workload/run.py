@@ -12,150 +12,47 @@ from predictor.core.base.lazy import lazy
 from predictor.core.base.remembered import remembered
 from predictor.core.blocks.layer import LayerSettings, layer_rows
 from predictor.core.costs.collectives import Topology
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.work import element_bytes
 from predictor.core.folds import multiplications, parameters
 from predictor.core.rows import FP32_BYTES, Kind
 from predictor.core.timeline.schedules import SCHEDULES
-from predictor.core.transforms.lora import AdapterSettings, Lora, with_adapters
-from predictor.core.workload.expert_exchange import ExpertDispatcher
-from predictor.core.workload.layer_call import LayerCall
+from predictor.core.transforms.lora import AdapterSettings, with_adapters
 from predictor.core.workload.layer_sizes import sized
 from predictor.core.workload.layout import Layout
+from predictor.core.workload.parallelism_keys import ParallelismKeys
 from predictor.core.workload.partition import chunk_layers
 from predictor.core.workload.rank_parameters import RankParameters
-from predictor.core.workload.run_choices import (
-    AttentionKernel,
-    Conditions,
-    GemmRecipe,
-    GraphModule,
-    OffloadModule,
-    Recompute,
-    RecomputeModule,
-)
+from predictor.core.workload.run_choices import Conditions, GraphModule
 from predictor.core.workload.software import Framework
+from predictor.core.workload.training_keys import TrainingKeys
 from predictor.core.workload.transformer import LayerKind, Loss, Transformer
 
 _PARAMETERS: dict[tuple[object, ...], RankParameters] = {}  # of layers, shared by runs
 
 
-@dataclass(frozen=True)  # no slots: what follows from it is computed once
-class TrainingRun:
-    """A run of one model on one layout.
+@dataclass(frozen=True, kw_only=True)  # no slots: what follows from it is computed once
+class TrainingRun(TrainingKeys, ParallelismKeys):
+    """A run of one model on one layout: keys of its configuration, and what follows from others.
 
     Attributes:
         layers_per_stage: how the pipeline splits the model.
         layers_per_chunk: of every stage's chunks; None: stages split theirs evenly.
-        zero_stage: what the ranks that sum their gradients share out instead of replicating: 1 the optimizer's states,
-            2 the gradients too, 3 the weights too. Rajbhandari et al. 2019, arXiv:1910.02054.
-        gradient_bucket_elements: largest number of gradient elements that one collective reduces.
-        overlap_gradient_reduction: reduce during the backward pass (the last micro-batch's, and every one's where
-            gradients are shared out) instead of after it.
-        virtual_pipeline_parallel_size: model chunks that a stage holds, of an interleaved schedule.
-        sequence_parallel: tensor-parallel ranks split the tokens where they do not split the layer.
-        scatters_gradients: gradients are reduced with a reduce-scatter, not an all-reduce.
-        overlap_parameter_gather: updated weights are gathered during the next forward pass; ZeRO-3 gathers a layer's
-            while the layer before it computes.
-        overlap_tensor_parallel: backward, tensor-parallel traffic runs beside the products that do not wait for it.
-        fp32_gradients: gradients are accumulated and reduced in fp32.
         blocking_transfers: pipeline neighbours both wait for a message; otherwise it overlaps the sender's next slot.
-        partition_activations: checkpointed inputs are stored split over the tensor-parallel group and gathered again.
-        recompute_stops_early: full recomputation leaves out what runs behind the last activation that a layer saves.
-        synchronize_each_layer: the host waits for the device after every layer's pass.
-        overlap_linear_traffic: tensor-parallel traffic runs in chunks beside the products that it feeds or follows.
-        zero_group_size: ranks that share out states; None: all that hold the same weights.
-        reshard_after_forward: ZeRO-3 frees gathered weights after the forward pass.
-        prefetch_units: layers whose weights ZeRO-3 gathers ahead.
-        gather_precision: of weights on their way; None: ``precision``.
-        fp32_parameters: the sharded weights are the optimizer's fp32 ones, without a 16-bit copy.
-        gemm_recipe: low precision of the linear layers' products; None: ``precision``.
         transposes_fp8: tensor cores take 8-bit operands in one layout only, so that weights are kept in two.
-        layers_in_16_bits: first and last layers that the recipe leaves out.
-        tf32: products of fp32 matrices run in TF32.
-        recompute_num_layers: layers of each chunk that are recomputed; None: all.
-        recompute_every: one of so many layers is recomputed.
-        recompute_group_layers: layers that full recomputation runs at once, from the input of the first.
-        recompute_modules: of a layer; empty: the core of attention.
-        compiled: element-wise kernels are fused by a compiler.
-        fused_gradient_accumulation: products of weight gradients add to those of earlier micro-batches themselves.
-        fp8_attention: exact attention runs in 8 bits, in the layers that ``gemm_recipe`` covers.
-        attention_kernel: None: the one that the system was measured with.
-        blocking_launches: the host waits for every kernel.
-        cuda_graphs: kernels are launched without the host.
-        graph_modules: parts of a layer that are, where not all of it is.
-        expert_dispatcher: moves tokens between expert-parallel ranks.
-        overlap_expert_parallel: it does so beside the other direction's pass of another micro-batch.
-        fused_experts: the products of all experts are one kernel each, with the gate and the casts to low precision.
-        optimizer_state_bytes: per parameter; None: fp32 weights and two fp32 moments.
-        framework: software that trains; None: not said.
         host_slowdown: of launches by other ranks and the collector; None: by framework.
-        offload_optimizer: share of the optimizer's states in host memory, updated there.
-        overlap_optimizer_offload: gradients and weights travel beside that update.
-        host_threads: of a rank's update; None: as many as stream its share of the host's memory.
-        host_simd: that update computes with vectors.
-        pinned_offload: host memory of offloaded states is pinned.
-        offload_modules: whose inputs travel to host memory and back, in every layer.
-        offload_activation_layers: layers of each chunk whose activations travel to host memory and back.
-        lora: adapters that train while the model's own weights do not; None: all weights train.
         conditions: what is added to the modelled time: of tuned benchmarks or of ordinary runs, or nothing.
     """
 
     model: Transformer
     layout: Layout
     layers_per_stage: tuple[int, ...]
-    micro_batch_size: int
     num_micro_batches: int
-    precision: str
-    recompute: Recompute
     schedule: str
-    zero_stage: int
-    gradient_bucket_elements: int
-    overlap_gradient_reduction: bool = False
-    blocking_transfers: bool = True
-    partition_activations: bool = False
-    recompute_stops_early: bool = False
-    synchronize_each_layer: bool = False
-    virtual_pipeline_parallel_size: int = 1
-    sequence_parallel: bool = False
-    scatters_gradients: bool = False
-    overlap_parameter_gather: bool = False
-    overlap_tensor_parallel: bool = False
-    fp32_gradients: bool = False
-    overlap_linear_traffic: bool = False
-    zero_group_size: int | None = None
-    reshard_after_forward: bool = True
-    prefetch_units: int = 1
-    gather_precision: str | None = None
-    fp32_parameters: bool = False
-    gemm_recipe: GemmRecipe | None = None
-    transposes_fp8: bool = True
-    layers_in_16_bits: tuple[int, int] = (0, 0)
-    tf32: bool = False
-    recompute_num_layers: int | None = None
-    recompute_every: int = 1
-    recompute_group_layers: int = 1
-    recompute_modules: tuple[RecomputeModule, ...] = ()
-    compiled: bool = False
-    fused_gradient_accumulation: bool = False
-    fp8_attention: bool = False
-    attention_kernel: AttentionKernel | None = None
-    blocking_launches: bool = False
-    cuda_graphs: bool = False
-    graph_modules: tuple[GraphModule, ...] = ()
-    expert_dispatcher: ExpertDispatcher = ExpertDispatcher.ALL_TO_ALL
-    overlap_expert_parallel: bool = False
-    fused_experts: bool = False
-    optimizer_state_bytes: float | None = None
-    framework: Framework | None = None
-    host_slowdown: float | None = None
     layers_per_chunk: tuple[tuple[int, ...], ...] | None = None
-    offload_optimizer: float = 0.0
-    overlap_optimizer_offload: bool = False
-    offload_activation_layers: int = 0
-    offload_modules: tuple[OffloadModule, ...] = ()
-    host_threads: int | None = None
-    host_simd: bool = True
-    pinned_offload: bool = True
-    lora: Lora | None = None
+    blocking_transfers: bool = True
+    transposes_fp8: bool = True
+    host_slowdown: float | None = None
     conditions: Conditions = Conditions.MODEL
 
     @lazy
@@ -167,6 +64,21 @@ class TrainingRun:
     def gradient_bytes(self) -> int:
         """Return the bytes of one gradient as it is accumulated and reduced."""
         return FP32_BYTES if self.fp32_gradients else self.element_bytes
+
+    @property
+    def scatters_gradients(self) -> bool:
+        """Return whether gradients are reduced with a reduce-scatter, not an all-reduce."""
+        return self.zero_stage >= 2 if self.gradient_reduction is None else self.gradient_reduction == "reduce_scatter"
+
+    @property
+    def full_cuda_graphs(self) -> bool:
+        """Return whether all kernels are launched without the host."""
+        return self.cuda_graphs is True
+
+    @property
+    def graph_modules(self) -> tuple[GraphModule, ...]:
+        """Return the parts of a layer whose kernels are, where not all of it is."""
+        return self.cuda_graphs if isinstance(self.cuda_graphs, tuple) else ()
 
     @property
     def zero_ranks(self) -> int:
@@ -294,13 +206,14 @@ class TrainingRun:
     @property
     def only_kind(self) -> LayerKind | None:
         """Return the kind of all layers, None where they may differ."""
-        return None if self.gemm_recipe is not None and any(self.layers_in_16_bits) else self.model.only_kind
+        leaves_some = self.layers_in_16_bits_at_start or self.layers_in_16_bits_at_end
+        return None if self.gemm_recipe is not None and leaves_some else self.model.only_kind
 
     def kind(self, layer: int) -> LayerKind:
         """Return what kind of layer stands at a position, counted from 0."""
-        kind, (start, end) = self.model.kind(layer), self.layers_in_16_bits
-        low = self.gemm_recipe is not None
-        return kind._replace(in_16_bits=low and not start <= layer < self.model.num_layers - end)
+        first_left_out = self.model.num_layers - self.layers_in_16_bits_at_end
+        is_left_out = not self.layers_in_16_bits_at_start <= layer < first_left_out
+        return self.model.kind(layer)._replace(in_16_bits=self.gemm_recipe is not None and is_left_out)
 
     def stage_kinds(self, stage: int) -> Counter[LayerKind]:
         """Return how many layers of each kind a stage holds."""

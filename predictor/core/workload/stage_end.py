@@ -79,5 +79,5 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
     if shares_once(run):
         gather, reduction, copies, buckets = shared_once(run, stage, parameters)
         optimizer += copies
-    launches, exposed = (0.0, 0.0) if run.cuda_graphs else step_work(run, _tensors(run, stage))
+    launches, exposed = (0.0, 0.0) if run.full_cuda_graphs else step_work(run, _tensors(run, stage))
     return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets, on_host, launches, exposed)

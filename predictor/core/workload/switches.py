@@ -67,12 +67,16 @@ class Activation(StrEnum):
 
 
 class Loss(StrEnum):
-    """Which cross entropy follows the output projection; ``fused_native``: Megatron-LM's own compiled pieces."""
+    """Which cross entropy follows the output projection.
+
+    ``fused_native``: Megatron-LM's own compiled pieces; ``fused_linear``: with the projection, in chunks of tokens.
+    """
 
     VOCABULARY_PARALLEL = "vocabulary_parallel"
     TORCH = "torch"
     FUSED = "fused"
     FUSED_NATIVE = "fused_native"
+    FUSED_LINEAR = "fused_linear"
 
     @property
     def operator(self) -> str:

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from predictor.core.costs import scalar_kernels
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, Topology, collective_shape
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Direction, Operator, Shape, in_kernel
-from predictor.core.workload.layer_call import LayerCall
-from predictor.core.workload.layer_shapes import LAYER_SHAPES
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 # Rows of a residual addition that is long enough to run at full rate, and inside what systems measure.
@@ -122,7 +121,7 @@ def operator_task(name: str, call: LayerCall, direction: Direction, times: float
     """Return the task of a catalogue operator on one layer call; of attention in the named implementation."""
     operator = in_kernel(catalogue()[name], kernel)
     launches = times * operator.launches[direction is BACKWARD]
-    return Task(name, operator, direction, LAYER_SHAPES[name](call), times, Part.OPERATORS, launches)
+    return Task(name, operator, direction, operator.shape_in(call), times, Part.OPERATORS, launches)
 
 
 def shaped_task(name: str, shape: Shape, direction: Direction, times: float = 1.0) -> Task:

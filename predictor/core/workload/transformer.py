@@ -9,10 +9,10 @@ from operator import attrgetter
 from predictor.core.base.lazy import lazy
 from predictor.core.blocks.layer import LayerSettings, layer_rows
 from predictor.core.blocks.mixers import LayerKind, Mixer
+from predictor.core.costs.layer_call import padded_vocab_size
 from predictor.core.folds import multiplications, parameters
 from predictor.core.rows import Row
 from predictor.core.workload.architecture import Architecture, MixtureOfExperts
-from predictor.core.workload.layer_call import padded_vocab_size
 from predictor.core.workload.layer_sizes import sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.switches import Activation, Attention, Biases, Loss, Normalization, Positions, QkNorm
@@ -31,7 +31,7 @@ __all__ = [
     "Transformer",
 ]
 
-ONE_RANK = Layout(1, 1, 1, 1)
+ONE_RANK = Layout(1, 1, 1, gpus_per_node=1)
 # Fields that say which layers a model has, and what stands before and behind them: a layer is the same for all of them.
 BESIDE_A_LAYER = frozenset(
     {

@@ -12,13 +12,14 @@ from predictor.core.blocks.experts import routed_tokens
 from predictor.core.costs.work import ELEMENT_BYTES
 from predictor.core.rows import FP32_BYTES, MASK_BYTES
 from predictor.core.workload.layer import layer_of
+from predictor.core.workload.losses import head_bytes
 from predictor.core.workload.low_precision import gather_bytes
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharding import shares_once
 from predictor.core.workload.software import ON_DEEPSPEED, Framework
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory, StageStates
-from predictor.core.workload.transformer import LayerKind, Loss
+from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.vision_tower import tower_kept
 
 # Adam in mixed precision keeps fp32 weights and two moments; in fp32 the weights are there already.
@@ -108,14 +109,8 @@ def _sharded_gradients(run: TrainingRun, parameters: int) -> float:
 def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     """Return what the model's beginning and end hold, of the chunk that has them.
 
-    The embedding keeps its dropout's mask, a vision tower what its layers do; the end keeps the inputs of its norm and
-    projection, logits and fp32 logits, or compiled, where the loss is one kernel, logits and their gradients. The
-    gradients of its weights need their input and the 16-bit gradients of the logits. Megatron-LM's own fused loss needs
-    fp32 logits twice: it overwrites them inside compiled graphs that also sum over them.
-
-    Source: Korthikanti et al. 2022, section 4.3, and Megatron-LM's cross entropy, which keeps its fp32 softmax, and
-    core/fusions/fused_cross_entropy.py, on what Inductor does with such graphs; torchtitan,
-    torchtitan/components/loss.py, which compiles the loss.
+    The embedding keeps its dropout's mask, a vision tower what its layers do; the end keeps the input of its norm, and
+    what its projection and its loss do. Source: Korthikanti et al. 2022, section 4.3.
     """
     if not (is_first or is_last):
         return NO_MEMORY
@@ -129,20 +124,9 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
         gathered = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
     if not is_last:
         return BlockMemory(kept_first=kept_first, gathered=float(gathered))
-    predictions = 1 + run.model.num_mtp_layers
-    inputs = predictions * activation * call.element_bytes
-    logits = predictions * call.tokens * call.vocab_per_rank if run.model.has_lm_head else 0
-    per_logit = call.element_bytes
-    if run.compiled:
-        per_logit *= 2
-    elif not run.has_fused_loss and call.element_bytes != FP32_BYTES:
-        per_logit += FP32_BYTES * (2 if run.model.loss is Loss.FUSED_NATIVE else 1)
-    return BlockMemory(
-        kept_first=kept_first,
-        kept_last=float(2 * inputs + logits * per_logit),
-        deferred=float(inputs + logits * call.element_bytes),
-        gathered=float(gathered),
-    )
+    normed = float((1 + run.model.num_mtp_layers) * activation * call.element_bytes)
+    kept, deferred = head_bytes(run)
+    return BlockMemory(kept_first=kept_first, kept_last=normed + kept, deferred=deferred, gathered=float(gathered))
 
 
 def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:

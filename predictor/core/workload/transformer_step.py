@@ -44,7 +44,7 @@ def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes, counted: list[
 
     A recomputed layer runs its software's own work forward twice, the second time in its backward pass.
     """
-    if run.cuda_graphs:
+    if run.full_cuda_graphs:
         return None
     saved, restored = (each * slowdown(run) for each in generator_launches(run))
     records = run.recompute is not Recompute.FULL

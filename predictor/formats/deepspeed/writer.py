@@ -19,7 +19,7 @@ from predictor.core.workload.run_choices import Recompute
 BESIDE = ("model", "training.recompute", "training.framework", "parallelism.expert_parallel_size")
 
 
-def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
+def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | None = None) -> str:
     """Return the file's text.
 
     Args:

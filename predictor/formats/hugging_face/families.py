@@ -58,6 +58,7 @@ class Family(BaseModel):
 
     defaults: dict[str, Any] = Field(default={}, description="values for absent keys")
     aliases: dict[str, str] = Field(default={}, description="further names of keys")
+    sections: tuple[str, ...] = Field(default=(), description="sections whose keys are read as if they stood outside")
     names: dict[str, str] = Field(default={}, description="the family's own names of keys, by their usual names")
     fixed: dict[str, Any] = Field(default={}, description="keys of the section model that hold for the whole family")
     moe: dict[str, Any] = Field(default={}, description="keys of the section moe that hold for the whole family")

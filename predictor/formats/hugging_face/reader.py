@@ -97,6 +97,10 @@ def _language_model(content: dict[str, Any], where: str) -> Read:
     fields = Fields(content, where)
     model_type = _model_type(fields)
     described = family(model_type)
+    for section in described.sections:
+        inside = fields.get(section)
+        content = content | ({key: item for key, item in inside.items() if key not in content} if inside else {})
+        content = {key: item for key, item in content.items() if key != section}
     own = {key: value for key, value in content.items() if key not in described.aliases}
     renamed = {described.aliases[key]: value for key, value in content.items() if key in described.aliases}
     config = Config(Fields(renamed | own, where), model_type, described)

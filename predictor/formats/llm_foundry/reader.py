@@ -66,7 +66,7 @@ def read(path: Path) -> Read:
     """
     problems = Problems()
     content = read_mapping(path)
-    fields = Named(filled(inside(content)), path.name, problems=problems.lines)
+    fields = Named(filled(inside(content), path.name), path.name, problems=problems.lines)
     model, kind = fields.part("model"), str((fields.values.get("model") or {}).get("name"))
     if kind not in (*MPT, *HUB):
         raise ConfigError(f"{path.name}: model.name is {kind}; only decoders are read: {', '.join((*MPT, *HUB))}")

@@ -12,10 +12,11 @@ import yaml
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.yaml_depth import load_yaml
-from predictor.formats.known_keys import known_keys
+from predictor.formats.known_keys import known_keys, speaks_of_cost
 from predictor.formats.megatron.options import AS_IT_RUNS, KEYS, Options
+from predictor.formats.shell.called import called
 from predictor.formats.shell.script import Script, parse, shown
-from predictor.formats.shell.words import UNKNOWN
+from predictor.formats.shell.words import UNKNOWN, is_unknown
 
 # Recognises a command line of Megatron-LM.
 TELLING = re.compile(
@@ -25,7 +26,9 @@ SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+(.+?)[ \t]*(?:#.*)?$", re.MULTI
 REDIRECTIONS = ("|", "|&", "2>&1", "&>", ">&", ">", ">>", "2>", "&>>", "1>", "&")
 # Variables of whole arguments, which are none where a script does not set them.
 OF_ARGUMENTS = re.compile(r"\{?\w*(?:ARGS|ARGUMENTS|OPTS|OPTIONS|FLAGS|PARAMS|EXTRA)\w*(?:\[[@*]\])?\}?", re.IGNORECASE)
+MOST_CALLS = 3  # of a script by another, one inside the other
 LARGEST_SOURCE = 1_000_000  # bytes; more is no script of settings
+OWN_ARGUMENT = re.compile(rf"{UNKNOWN}\{{?[0-9]+\}}?{UNKNOWN}")  # of a script
 LAUNCHER = {"nproc-per-node": "per_node", "num-gpus": "per_node", "nnodes": "nodes", "num-nodes": "nodes"}
 SLURM = re.compile(r"^#SBATCH\s+(--[\w-]+|-N)[ =]+(\S+)", re.MULTILINE)
 # Variables of paths, names and addresses, whose defaults say nothing about a step.
@@ -70,7 +73,10 @@ def load(path: Path, problems: list[str]) -> Command:
     """
     text = path.read_text(encoding="utf-8", errors="replace")
     listed = _from_yaml(text)
-    script = parse(_with_slurm(with_sources(text, path.parent))) if listed is None else Script()
+    script = Script()
+    if listed is None:
+        whole, values_before, called_script = with_called(text, path.parent)
+        script = parse(_with_slurm(whole), values_before)
     program, words = _words(script, path.name, problems) if listed is None else ("", listed)
     values = _values(words)
     if not any(TELLING.match(f"--{key}") for key in values):
@@ -82,9 +88,13 @@ def load(path: Path, problems: list[str]) -> Command:
     world = _number(values.pop("world-size", None)) or _number(script.values.get("WORLD_SIZE"))
     if per_node and (nodes or (world is None and "nnodes" not in given)):  # torchrun starts one node unless told
         world = per_node * (nodes or 1)
-    options = Options(values, path.name, "--", problems=problems)
+    variables = {value: name for name, value in script.values.items() if is_unknown(value)}
+    options = Options(values, path.name, "--", problems=problems, variables=variables)
     blocks = script.values.get("CUDA_LAUNCH_BLOCKING") == "1"
-    return Command(options, program, world, per_node, script.documents, blocks, _guesses(script, path.name))
+    notes = _guesses(script, path.name)
+    if listed is None and called_script is not None:
+        notes.insert(0, f"{path.name}: read is {called_script.name}, which it calls with its arguments")
+    return Command(options, program, world, per_node, script.documents, blocks, notes)
 
 
 def of_arguments(arguments: Mapping[str, Any], program: str, problems: list[str]) -> Command:
@@ -97,6 +107,23 @@ def of_arguments(arguments: Mapping[str, Any], program: str, problems: list[str]
     """
     values = _values(_from_mapping(dict(arguments)))
     return Command(Options(values, "arguments", "--", problems=problems), Path(program).name)
+
+
+def with_called(text: str, base: Path) -> tuple[str, dict[str, str], Path | None]:
+    """Return a script that holds arguments, the variables that it starts with, and its path where another calls it.
+
+    Args:
+        text: of a script, which may hold none and call the one that does.
+        base: its folder.
+    """
+    whole, values, path = with_sources(text, base), dict[str, str](), None
+    for _ in range(MOST_CALLS):
+        found = None if TELLING.search(whole) else called(_with_slurm(whole), base, values)
+        if found is None:
+            break
+        path, base, values = found.path, found.path.parent, found.values
+        whole = with_sources(found.text, base)
+    return whole, values, path
 
 
 def with_sources(text: str, base: Path, depth: int = 3) -> str:
@@ -231,11 +258,25 @@ def _number(value: object) -> int | None:
 
 
 def _check_conditions(script: Script, where: str, problems: list[str]) -> None:
-    """Record arguments that stand in a condition which only a run of the script settles."""
+    """Record arguments that stand in a condition which only a run of the script settles.
+
+    Raises:
+        ConfigError: the script's own arguments settle it: another script's call says them.
+    """
     known = known_keys(KEYS)
+    matters = {*known.read, *known.refused}
+    found: list[str] = []
     for name in sorted(script.conditional.keys() & script.used):
-        problems += [
+        found += [
             f"{where}: --{key} stands in a condition of the script ({name}); {AS_IT_RUNS}"
-            for key in _values(script.conditional[name])
-            if not known.is_irrelevant(key.replace("-", "_"))
+            for key, value in _values(script.conditional[name]).items()
+            if not known.is_irrelevant(spelled := key.replace("-", "_"))
+            and (spelled in matters or speaks_of_cost(spelled, value))
         ]
+    own = sum(OWN_ARGUMENT.fullmatch(value) is not None for value in script.values.values())
+    if found and own > 1:
+        raise ConfigError(
+            f"{where}: its {own} arguments decide {len(found)} of its options; write the line that calls it "
+            f"(bash {where} …) into a file beside it, and read that file"
+        )
+    problems += found

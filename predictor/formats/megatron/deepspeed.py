@@ -14,7 +14,7 @@ from predictor.core.schema.problems import Problems
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.megatron.command import Command
 from predictor.formats.megatron.options import Options
-from predictor.formats.shell.words import shown
+from predictor.formats.shell.words import shown, without_unknown
 
 FAMILY = "megatron-deepspeed"
 SWITCHES = ("deepspeed", "zero-stage", "deepspeed-config")
@@ -22,11 +22,14 @@ SWITCHES = ("deepspeed", "zero-stage", "deepspeed-config")
 RENAMED = {
     "moe-expert-parallel-size": "expert-model-parallel-size",
     "moe-train-capacity-factor": "moe-expert-capacity-factor",
+    "checkpoint-num-layers": "activations-checkpoint-num-layers",
     "pad-vocab-size-to": "padded-vocab-size",
+    "pipe-parallel-size": "pipeline-model-parallel-size",  # this one and the other of the releases of 2020
     "topk": "moe-router-topk",
 }
 OFFLOADED = ("offload_optimizer", "host_threads", "pinned_offload")
 FLASH = ("use-flash-attn-v1", "use-flash-attn-v2", "use-flash-attn-triton")
+NORMS = {"layernorm": "LayerNorm", "rmsnorm": "RMSNorm"}
 PARTITIONS = {"type:transformer": False, "type:transformer|embedding": True}
 
 
@@ -39,6 +42,8 @@ def prepare(options: Options) -> None:
     """Bring arguments of Megatron-DeepSpeed into Megatron-LM's words; one expert is none."""
     options.rename(RENAMED)
     values = dict(options.values)
+    if str(values.get("normalization")).lower() in NORMS:
+        values["normalization"] = NORMS[str(values["normalization"]).lower()]
     flash = [key for key in FLASH if values.pop(key, False)]
     values |= {"use-flash-attn": True} if flash else {}
     if values.pop("cpu-optimizer", False):
@@ -91,6 +96,7 @@ def overrides(
     options.used |= {"deepspeed-config", "deepspeed", "deepspeed-activation-checkpointing", "no-pipeline-parallel"}
     stage = options.optional_whole("zero-stage", least=0)
     held = _document(command)
+    rounds = options.optional_whole("gas")
     content = held or {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage or 0}}
     read = deepspeed.from_mapping(content, options.where, problems)
     keys = {key: value for key, value in read.content["parallelism"].items() if key != "data_parallel_size"}
@@ -105,8 +111,11 @@ def overrides(
         keys |= {"zero_stage": 1, "gradient_reduction": "all_reduce", "fp32_gradients": True}
     keys |= _stages(options, notes)
     training: dict[str, Any] = {"framework": FAMILY, "fused_gradient_accumulation": False}
-    if options.switch("partition-activations"):
-        training["partition_activations"] = True
+    for key in ("partition-activations", "synchronize-each-layer"):
+        if options.switch(key):
+            training[key.replace("-", "_")] = True
+    if rounds is not None and not options.has("global-batch-size"):
+        training["num_micro_batches"] = rounds
     training |= {key: read.content["training"][key] for key in OFFLOADED if key in read.content["training"]}
     if held and not options.has("global-batch-size") and "num_micro_batches" in read.content["training"]:
         training["num_micro_batches"] = read.content["training"]["num_micro_batches"]
@@ -114,14 +123,18 @@ def overrides(
 
 
 def _document(command: Command) -> dict[str, Any] | None:
-    """Return the DeepSpeed configuration that a script writes itself."""
+    """Return the DeepSpeed configuration that a script writes itself; None where only a run knows its stage."""
     for text in command.documents:
         try:
-            content = json.loads(shown(text), strict=False)
+            content = json.loads(without_unknown(text, "null"), strict=False)
         except ValueError:
             continue
         if isinstance(content, dict) and {"zero_optimization", *deepspeed.BATCH} & content.keys():
-            return content
+            zero = content.get("zero_optimization")
+            if isinstance(zero, dict) and zero.get("stage", 0) is None:
+                return None
+            said = {key: value for key, value in content.items() if value is not None}
+            return said if {*deepspeed.BATCH[:2]} & said.keys() else {**said, deepspeed.BATCH[1]: 1}
     return None
 
 

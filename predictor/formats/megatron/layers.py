@@ -31,7 +31,7 @@ def layers(options: Options, model: dict[str, Any]) -> dict[str, Any]:
     """
     found = _latent_attention(options) | _hybrid(options, model) | _windows(options, model)
     found |= rotary_layers(options, model["num_layers"])
-    count = options.optional_whole("mtp-num-layers", least=0)
+    count = options.optional_whole("mtp-num-layers", least=0) or _prediction_depths(options)
     return found | ({"num_mtp_layers": count} if count else {}) | _sinks(options)
 
 
@@ -44,6 +44,15 @@ def pattern_length(options: Options) -> int | None:
     """Return the layers that --hybrid-layer-pattern names, which then says their number; None without it."""
     written = options.get("hybrid-layer-pattern")
     return None if written is None else len(of_model(written).replace("|", "")) or None
+
+
+def _prediction_depths(options: Options) -> int:
+    """Return the prediction modules that follow a hybrid pattern, each behind a slash.
+
+    Source: megatron/training/arguments.py, which infers --mtp-num-layers from them.
+    """
+    written = str(options.get("hybrid-layer-pattern") or "").strip("'\"")
+    return len([module for module in written.split("/")[1:] if module])
 
 
 def prediction_modules(options: Options) -> list[str]:

@@ -22,7 +22,7 @@ from predictor.formats.megatron.kernels import kernels, positions
 from predictor.formats.megatron.layers import layers, pattern_length, prediction_modules
 from predictor.formats.megatron.layout import derived, parallelism, ranks_of_a_model, replicas
 from predictor.formats.megatron.offloading import offloading, state_bytes
-from predictor.formats.megatron.options import OLDER, Options
+from predictor.formats.megatron.options import ASKED, OLDER, Options
 from predictor.formats.megatron.precision import fused_experts, low_precision
 from predictor.formats.megatron.programs import check_program, refuse_forks
 from predictor.formats.megatron.recompute import recomputation
@@ -31,6 +31,11 @@ FORMAT = "Megatron-LM arguments"
 FAMILY = "megatron-lm"  # as predictor/core/step/published_runs.yaml spells it
 # Keys of ordinary attention that latent attention replaces.
 OF_HEADS = ("num_key_value_heads", "head_dim", "qk_norm")
+DEGREES = (
+    "parallelism.tensor_parallel_size",
+    "parallelism.pipeline_parallel_size",
+    "parallelism.context_parallel_size",
+)
 # Vocabulary sizes of tokenizers with a fixed vocabulary.
 TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 
@@ -65,6 +70,8 @@ def _read(command: Command, problems: Problems, num_gpus: int | None) -> Read:
     options = command.options
     refuse_forks(options)
     options.rename(OLDER)
+    if options.values.get("decoder-seq-length") == options.values.get("seq-length"):
+        options.used.add("decoder-seq-length")  # which a decoder alone does not use
     notes = list(command.notes)
     is_encoder = problems.part(False, check_program, command, notes)
     unsaid: dict[str, str] = {}
@@ -120,9 +127,13 @@ def from_options(
         if {"vocab_size", "preset"} & content["model"].keys()
         else {"model.vocab_size": f"{where} says no vocabulary size"}
     )
+    asked = _asked(options, content)
     model_ranks = ranks_of_a_model(options)
     later: dict[str, Callable[[dict[str, Any]], Any]] = {}
-    if is_asked and gpus is not None and gpus % model_ranks:
+    if any(key in DEGREES for key in asked):
+        later = derived(options)
+        unsaid["parallelism.data_parallel_size"] = f"{where}: the number of replicas follows from the GPUs"
+    elif is_asked and gpus is not None and gpus % model_ranks:
         options.broken(
             ConfigError(
                 f"{where}: {gpus} GPUs are no multiple of tensor × pipeline × context parallel size, {model_ranks}"
@@ -135,7 +146,26 @@ def from_options(
         unsaid["parallelism.data_parallel_size"] = f"{where} {reason}"
     else:
         content["parallelism"] |= problems.part(dict[str, Any](), replicas, options, gpus // model_ranks)
-    return Read(content, (*notes, *options.rest()), FORMAT, unsaid, later)
+    return Read(content, (*notes, *options.rest()), FORMAT, unsaid | asked, later)
+
+
+def _asked(options: Options, content: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Return the keys that the user has to say, each with what the script says instead, after leaving them out."""
+    found = {}
+    for key, origin in options.asked.items():
+        section, _, name = ASKED[key].partition(".")
+        content[section].pop(name, None)
+        if name != "num_position_embeddings":  # as many as a sample has tokens
+            found[ASKED[key]] = f"{options.where}: {options.named(key)} is {origin}"
+    if "hidden-size" in options.asked and not options.has("ffn-hidden-size"):
+        content["model"].pop("ffn_hidden_size", None)
+        if options.switch("swiglu"):
+            found["model.ffn_hidden_size"] = (
+                f"{options.where}: --ffn-hidden-size is two thirds of four times --hidden-size"
+            )
+    if "tensor-model-parallel-size" in options.asked:
+        content["parallelism"]["sequence_parallel"] = options.switch("sequence-parallel")
+    return found
 
 
 def model_section(options: Options, notes: list[str], problems: Problems) -> dict[str, Any]:

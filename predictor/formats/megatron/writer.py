@@ -1,8 +1,8 @@
 """Write a configuration as a shell script that starts Megatron-LM's pretrain_gpt.py.
 
-Source of names and of what is accepted: NVIDIA/Megatron-LM core_v0.19.2, megatron/training/arguments.py (a test holds
-all that is written to a record of it); core 0.18.2 accepts the same. What no prediction depends on and no configuration
-says (data, tokenizer, learning rate, iterations) are variables of the environment without which the script stops.
+Names, and what a release accepts: releases.py, to which every script is held before it is returned. What no prediction
+depends on and no configuration says (data, tokenizer, learning rate, iterations) are variables of the environment
+without which the script stops.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.workload.layout import RANK_ORDER
 from predictor.core.workload.run_choices import GemmRecipe, Recompute
+from predictor.formats.megatron.releases import Release, check, release
 from predictor.formats.megatron.written_exchange import experts_arguments, graph_arguments
-from predictor.formats.megatron.written_layers import HYBRID_PROGRAM, is_hybrid
+from predictor.formats.megatron.written_layers import hybrid_program, is_hybrid
 from predictor.formats.megatron.written_model import model_arguments
 from predictor.formats.megatron.written_stages import stage_arguments
 
-CORE = "0.19.2"  # release of Megatron-LM's core whose arguments are written
 RECIPES = {
     GemmRecipe.FP8_DELAYED: ("--fp8-format hybrid", "--fp8-recipe delayed"),
     GemmRecipe.FP8_TENSORWISE: ("--fp8-format hybrid", "--fp8-recipe tensorwise"),
@@ -60,28 +60,46 @@ exec "${{LAUNCHER[@]}}" {program} "${{MODEL_ARGS[@]}}" "${{PARALLEL_ARGS[@]}}" "
 """
 
 
-def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
+def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | None = None) -> str:
     """Return the script.
 
     Args:
         config: a checked configuration.
         num_gpus: of the run.
         gpus_per_node: that it uses of a node.
+        version: of Megatron-LM's core; the newest that is known without one.
 
     Raises:
-        ConfigError: Megatron-LM has no arguments for a part of it.
+        ConfigError: Megatron-LM has no arguments for a part of it, or refuses some of them together.
     """
+    series = release(version)
     per_node = min(num_gpus, gpus_per_node)
-    parallel, training = config.parallelism, config.training
-    samples = training.micro_batch_size * micro_batches(config) * parallel.data_parallel_size
+    model, parallel, training = arguments_of(config, series)
+    check([*model, *parallel, *training], series)
     return SCRIPT.format(
-        title=f"Megatron-LM, core {CORE}, on {counted(num_gpus, 'GPU')} of {config.system}, as searched.",
+        title=f"Megatron-LM, core {series.newest}, on {counted(num_gpus, 'GPU')} of {config.system}, as searched.",
         per_node=per_node,
         nodes=num_gpus // per_node,
-        program=HYBRID_PROGRAM if is_hybrid(config.model) else "pretrain_gpt.py",
-        model=_lines(model_arguments(config.model)),
-        parallel=_lines(_parallel(parallel, config.model)),
-        training=_lines([*_training(training, samples, parallel), *experts_arguments(config)]),
+        program=hybrid_program(series) if is_hybrid(config.model) else "pretrain_gpt.py",
+        model=_lines(model),
+        parallel=_lines(parallel),
+        training=_lines(training),
+    )
+
+
+def arguments_of(config: RunConfig, series: Release) -> tuple[list[str], list[str], list[str]]:
+    """Return the arguments of the model, of the layout and of the training.
+
+    Raises:
+        ConfigError: Megatron-LM has none for a part of it.
+    """
+    parallel = config.parallelism
+    samples = config.training.micro_batch_size * micro_batches(config) * parallel.data_parallel_size
+    training = [*_training(config.training, samples, parallel), *graph_arguments(config, series)]
+    return (
+        model_arguments(config.model, series),
+        _parallel(parallel, config.model, series),
+        [*training, *experts_arguments(config, series)],
     )
 
 
@@ -89,7 +107,7 @@ def _lines(arguments: list[str]) -> str:
     return "\n".join(f"    {argument}" for argument in arguments)
 
 
-def _parallel(parallel: ParallelismSection, model: ModelSection) -> list[str]:
+def _parallel(parallel: ParallelismSection, model: ModelSection, series: Release) -> list[str]:
     """Return the arguments of the layout and of the distributed optimizer."""
     sizes = {
         "tensor-model-parallel-size": parallel.tensor_parallel_size,
@@ -116,7 +134,7 @@ def _parallel(parallel: ParallelismSection, model: ModelSection) -> list[str]:
         words.append(f"--expert-model-parallel-size {parallel.expert_parallel_size}")
     if parallel.expert_tensor_parallel_size not in (None, parallel.tensor_parallel_size):
         words.append(f"--expert-tensor-parallel-size {parallel.expert_tensor_parallel_size}")
-    words += stage_arguments(parallel, model)
+    words += stage_arguments(parallel, model, series)
     words += [name for name, is_on in switches.items() if is_on]
     if parallel.zero_group_size is not None:
         ranks = parallel.data_parallel_size * parallel.context_parallel_size
@@ -127,7 +145,7 @@ def _parallel(parallel: ParallelismSection, model: ModelSection) -> list[str]:
 
 
 def _training(training: TrainingSection, samples: int, parallel: ParallelismSection) -> list[str]:
-    """Return the arguments of batch, precision, recomputation, offloading and CUDA graphs."""
+    """Return the arguments of batch, precision, recomputation and offloading."""
     fp32_gradients = parallel.fp32_gradients
     words = [f"--micro-batch-size {training.micro_batch_size}", f"--global-batch-size {samples}"]
     words += [f"--{training.precision}"] if training.precision != "fp32" else []
@@ -142,7 +160,7 @@ def _training(training: TrainingSection, samples: int, parallel: ParallelismSect
     words += [name for name, is_on in switches.items() if is_on]
     if training.gemm_recipe is GemmRecipe.MXFP8 and parallel.gather_precision == "fp8":
         words.append("--reuse-grad-buf-for-mxfp8-param-ag")  # without which weights are gathered in 16 bits
-    return [*words, *_offloading(training, parallel.zero_stage > 0), *graph_arguments(training)]
+    return [*words, *_offloading(training, parallel.zero_stage > 0)]
 
 
 def _offloading(training: TrainingSection, is_shared: bool) -> list[str]:

@@ -15,10 +15,13 @@ from predictor.core.blocks.mixers import Mixer
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.workload.switches import Ffn
 from predictor.formats.megatron.layers import LETTERS
+from predictor.formats.megatron.releases import Release
 
 Kind = TypeVar("Kind")
-HYBRID_PROGRAM = "pretrain_mamba.py"
-HYBRID_SPEC = "megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec"
+# Program and specification of hybrids' layers, which were called Mamba models at first.
+HYBRIDS_SINCE = "0.18"
+HYBRID = ("pretrain_hybrid.py", "megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec")
+MAMBA = ("pretrain_mamba.py", "megatron.core.models.mamba.mamba_layer_specs mamba_stack_spec")
 BY_LAYER = {layer: letter for letter, layer in LETTERS.items()}
 ATTENTION = {Mixer.SLIDING: 1, Mixer.FULL: 0}
 
@@ -28,7 +31,12 @@ def is_hybrid(model: ModelSection) -> bool:
     return Mixer.NONE in (model.layer_types or ()) or Ffn.NONE in (model.ffn_types or ())
 
 
-def layer_arguments(model: ModelSection) -> list[str]:
+def hybrid_program(series: Release) -> str:
+    """Return the program that trains hybrids."""
+    return (HYBRID if series.has(HYBRIDS_SINCE) else MAMBA)[0]
+
+
+def layer_arguments(model: ModelSection, series: Release) -> list[str]:
     """Return the arguments of kinds of layers.
 
     Raises:
@@ -36,7 +44,7 @@ def layer_arguments(model: ModelSection) -> list[str]:
     """
     words = [] if model.latent_attention is None else _latent_attention(model.latent_attention)
     if is_hybrid(model):
-        words += _hybrid(model)
+        words += _hybrid(model, series)
     elif model.layer_types is not None:
         words += _windows(model)
     if model.attention_sinks:
@@ -101,9 +109,9 @@ def hybrid_pattern(model: ModelSection) -> str:
     return "".join(BY_LAYER[layer] for layer in zip(mixers, ffns, strict=True))
 
 
-def _hybrid(model: ModelSection) -> list[str]:
+def _hybrid(model: ModelSection, series: Release) -> list[str]:
     """Return the arguments of a hybrid but its pattern of layers: the sizes of its Mamba-2 layers."""
-    words = ["--is-hybrid-model", f"--spec {HYBRID_SPEC}"]
+    words = ["--is-hybrid-model", f"--spec {(HYBRID if series.has(HYBRIDS_SINCE) else MAMBA)[1]}"]
     if model.mamba2 is None:
         return words
     return [

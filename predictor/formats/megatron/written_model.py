@@ -11,6 +11,7 @@ from predictor.core.schema.model_section import ModelSection
 from predictor.core.workload.architecture import MixtureOfExperts
 from predictor.core.workload.special_features import special_features
 from predictor.core.workload.switches import Activation, Attention, Biases, Loss, Normalization, Positions, QkNorm
+from predictor.formats.megatron.releases import Release
 from predictor.formats.megatron.written_layers import expert_layers, layer_arguments
 
 # Switches of non-linearities; that of GELU is none.
@@ -22,11 +23,13 @@ ACTIVATIONS = {
 }
 
 
+FUSED_LOSSES = {Loss.FUSED_NATIVE: "native", Loss.FUSED: "te"}
+NO_FUSED_LOSS_SINCE = "0.18"
 # Fields beyond those of a plain model that arguments on kinds of layers and on positions say.
 BY_LAYERS = ("layer_types", "ffn_types", "latent_attention", "mamba2", "attention_sinks", "num_mtp_layers", "positions")
 
 
-def model_arguments(model: ModelSection) -> list[str]:
+def model_arguments(model: ModelSection, series: Release) -> list[str]:
     """Return the arguments of a model.
 
     Raises:
@@ -49,9 +52,9 @@ def model_arguments(model: ModelSection) -> list[str]:
     elif model.activation.gated:  # Megatron-LM's own default is two thirds of what ours is
         words.append(f"--ffn-hidden-size {4 * model.hidden_size}")
     words += _attention(model)
-    words += layer_arguments(model)
+    words += layer_arguments(model, series)
     words += _positions(model)
-    words += _kernels(model)
+    words += _kernels(model, series)
     words += _switches(model)
     words += [f"--attention-dropout {model.attention_dropout:g}", f"--hidden-dropout {model.hidden_dropout:g}"]
     return words + (_experts(model.moe) if model.moe is not None else []) + expert_layers(model)
@@ -93,7 +96,7 @@ def _without_rotary(model: ModelSection) -> list[str]:
     return [f"--no-rope-freq {','.join(map(str, skips))}"]
 
 
-def _kernels(model: ModelSection) -> list[str]:
+def _kernels(model: ModelSection, series: Release) -> list[str]:
     """Return the implementation of layers, attention and loss."""
     is_rms = model.normalization in (Normalization.RMS_NORM, Normalization.FUSED_RMS_NORM)
     is_local = model.normalization is Normalization.RMS_NORM or model.attention is not Attention.FLASH
@@ -103,13 +106,13 @@ def _kernels(model: ModelSection) -> list[str]:
     elif model.attention is Attention.UNFUSED:
         words.append("--no-masked-softmax-fusion")
     words.append(f"--normalization {'RMSNorm' if is_rms else 'LayerNorm'}")
-    if model.loss in (Loss.FUSED, Loss.TORCH):  # core 0.18.2 and later refuse --cross-entropy-fusion-impl te
+    if model.loss is Loss.TORCH or (model.loss is Loss.FUSED and series.has(NO_FUSED_LOSS_SINCE)):
         raise ConfigError(
             f"model.loss is {model.loss}; Megatron-LM's is fused_native or vocabulary_parallel, as releases from core "
             "0.18.2 on refuse Transformer Engine's fused loss"
         )
-    if model.loss is Loss.FUSED_NATIVE:
-        words += ["--cross-entropy-loss-fusion", "--cross-entropy-fusion-impl native"]
+    if model.loss in FUSED_LOSSES:
+        words += ["--cross-entropy-loss-fusion", f"--cross-entropy-fusion-impl {FUSED_LOSSES[model.loss]}"]
     if not model.fused_side_kernels:
         kernel = "swiglu" if model.activation is Activation.SWIGLU else "gelu"
         words += [f"--no-bias-{kernel}-fusion", "--no-bias-dropout-fusion"]

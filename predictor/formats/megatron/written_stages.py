@@ -2,20 +2,24 @@
 
 Source of names and rules: NVIDIA/Megatron-LM, megatron/core/transformer/transformer_block.py, get_num_layers_to_build,
 megatron/core/transformer/pipeline_parallel_layer_layout.py and
-megatron/core/models/hybrid/hybrid_layer_allocation.py, select_pipeline_segment.
+megatron/core/models/hybrid/hybrid_layer_allocation.py, select_pipeline_segment; before core 0.17
+megatron/core/ssm/mamba_block.py, _select_layers_for_pipeline_parallel.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
 
+from predictor.core.base.errors import ConfigError
 from predictor.core.checks.pipeline_layout import split_of
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.partition import METHODS, chunk_layers
+from predictor.formats.megatron.releases import Release
 from predictor.formats.megatron.written_layers import hybrid_pattern, is_hybrid
 
+SEGMENTS_SINCE = "0.17"  # a hybrid's pattern says which layers a stage has
 # Which ends of the model count as a layer of the chunk that has them, by the switches that say so.
 COUNTED = {
     (1, 1): ["--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"],
@@ -24,7 +28,7 @@ COUNTED = {
 }
 
 
-def stage_arguments(parallel: ParallelismSection, model: ModelSection) -> list[str]:
+def stage_arguments(parallel: ParallelismSection, model: ModelSection, series: Release) -> list[str]:
     """Return how layers are spread: evenly, with ends that count as layers, by the ends' layers, or chunk by chunk.
 
     Megatron-LM splits evenly over all chunks unless it is told otherwise, and stops where layers do not divide.
@@ -42,9 +46,7 @@ def stage_arguments(parallel: ParallelismSection, model: ModelSection) -> list[s
     if parallel.micro_batch_group_size is not None:
         words.append(f"--microbatch-group-size-per-virtual-pipeline-stage {parallel.micro_batch_group_size}")
     if is_hybrid(model):  # whose pattern names the layers of every chunk, and takes no other word on them
-        pattern, ends = hybrid_pattern(model), accumulate(in_order)
-        segments = [pattern[end - layers : end] for end, layers in zip(ends, in_order, strict=True)]
-        return [*words, f"--hybrid-layer-pattern '{'|'.join(segments)}'"]
+        return [*words, _pattern(hybrid_pattern(model), in_order, split.num_chunks, series)]
     if split.num_chunks > 1:
         words.append(f"--num-virtual-stages-per-pipeline-rank {split.num_chunks}")
     if len(set(in_order)) == 1:
@@ -63,6 +65,24 @@ def stage_arguments(parallel: ParallelismSection, model: ModelSection) -> list[s
         return [*words, *by_ends[0]]
     letters = ["t" * layers for layers in in_order]
     return _layout("|".join(["E" + letters[0], *letters[1:]]) + "m" * model.num_mtp_layers + "L")
+
+
+def _pattern(pattern: str, in_order: list[int], num_chunks: int, series: Release) -> str:
+    """Return the argument on a hybrid's layers, the chunks of pipeline stages parted by bars.
+
+    Raises:
+        ConfigError: the release splits them evenly only.
+    """
+    if series.has(SEGMENTS_SINCE):
+        ends = accumulate(in_order)
+        segments = [pattern[end - layers : end] for end, layers in zip(ends, in_order, strict=True)]
+        return f"--hybrid-layer-pattern '{'|'.join(segments)}'"
+    if num_chunks > 1 or len(set(in_order)) > 1:
+        raise ConfigError(
+            f"a hybrid's {len(pattern)} layers are split unevenly, or into several chunks a stage; Megatron-LM's core "
+            f"{series.newest} splits them evenly: take --framework-version {SEGMENTS_SINCE} or a later one"
+        )
+    return f"--hybrid-override-pattern '{pattern}'"
 
 
 def _layout(string: str) -> list[str]:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from predictor.formats.known_keys import known_keys
+from predictor.formats.fields import Fields
+from predictor.formats.known_keys import KnownKeys, known_keys, rest
 from predictor.formats.megatron.offloading import as_sections_say
-from predictor.formats.megatron.options import OFF, Options
+from predictor.formats.megatron.options import Options
 from predictor.formats.python_source.values import Unknown
 
 KEYS = "megatron_bridge"
@@ -43,6 +44,15 @@ ON = {
     "model.masked_softmax_fusion": ("no-masked-softmax-fusion",),
     "model.share_embeddings_and_output_weights": ("untie-embeddings-and-output-weights",),
 }
+# Keys that are read without being arguments of Megatron-LM.
+OF_ITS_OWN = (
+    "ddp.grad_reduce_in_fp32",
+    "mixed_precision.bf16",
+    "mixed_precision.fp16",
+    "mixed_precision.grad_reduce_in_fp32",
+    "model.activation_func",
+    "model.gated_linear_unit",
+)
 DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"}
 # mixed_precision.py: what a precision by name sets, on top of bf16.
 TENSORWISE = {"fp8": "hybrid", "fp8_recipe": "tensorwise", "fp8_param_gather": True, "first_last_layers_bf16": True}
@@ -85,6 +95,7 @@ def to_options(sections: dict[str, dict[str, Any]], where: str, problems: list[s
     """
     options = Options({}, where, problems=problems)
     known = known_keys(KEYS)
+    left: dict[str, Any] = {}
     for section in SECTIONS:
         for key, value in sections.get(section, {}).items():
             name = f"{section}.{key}"
@@ -94,21 +105,22 @@ def to_options(sections: dict[str, dict[str, Any]], where: str, problems: list[s
                 _add(options, name, "full_iteration")  # which of its kinds is all that cannot be told
             elif isinstance(value, Unknown) and name in OF_NOTES:
                 notes.append(f"{where}: {name} cannot be told; all kernels are predicted to be in CUDA graphs")
-            elif isinstance(value, Unknown) and name not in known.noted:
+            elif name in known.noted or name in known.refused or not _is_argument(name, known_keys("megatron")):
+                left[name] = None if isinstance(value, Unknown) else value
+            elif isinstance(value, Unknown):
                 problems.append(f"{where}: {name} cannot be read: {value.why}")
-            elif name in known.noted:
-                notes += [] if _is_off(value) else [known.noted[name]]
-            elif name in known.refused:
-                if not _is_off(value):
-                    problems.append(f"{where}: {name} is {value}; {known.refused[name]}")
             else:
                 _add(options, name, value)
+    notes += rest(known, "Megatron-Bridge", [Fields(left, where, problems=problems)])
     _derive(options, sections)
     return options
 
 
-def _is_off(value: Any) -> bool:
-    return value in OFF if isinstance(value, str | int | float | bool | type(None)) else not value
+def _is_argument(name: str, arguments: KnownKeys) -> bool:
+    """Return whether a key is an argument of Megatron-LM, whatever its fate."""
+    key = RENAMED.get(name, name.partition(".")[2]).replace("-", "_")
+    fates = (arguments.read, arguments.noted, arguments.refused)
+    return name in ON or name in OF_ITS_OWN or arguments.is_irrelevant(key) or any(key in fate for fate in fates)
 
 
 def _add(options: Options, name: str, value: Any) -> None:

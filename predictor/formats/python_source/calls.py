@@ -190,6 +190,11 @@ def _field_default(value: Any, scope: Scope) -> Any:
     return value.fields.get("default", Unknown(f"{value.line}: a field without a default"))
 
 
+def class_defaults(of: Class) -> dict[str, Any]:
+    """Return the defaults that a class and its bases in the tree give their attributes."""
+    return _defaults(of, Scope(of.module, Work(call)))
+
+
 def evaluate_call(module: Module, name: str, external: frozenset[str] = frozenset()) -> tuple[Any, list[str]]:
     """Return what a function without arguments returns, and what keeps that from being all that it does.
 
@@ -203,4 +208,4 @@ def evaluate_call(module: Module, name: str, external: frozenset[str] = frozense
     return call(function, [], {}, ast.Pass(), scope), scope.work.raised
 
 
-__all__ = ["call", "evaluate_call", "load_module"]
+__all__ = ["call", "class_defaults", "evaluate_call", "load_module"]

@@ -113,7 +113,7 @@ def member(
         if isinstance(node, ast.FunctionDef):
             return Function(node, other)
         return Class(node, other) if isinstance(node, ast.ClassDef) else (other, name)
-    if name in other.imports:
+    if name in other.imports and other.imports[name] != Import(source, name):  # a package that imports from itself
         return imported(other, name, depth + 1)
     below = _file_of(module, f"{source}/{name}" if source.startswith("/") else f"{source}.{name}")
     if below is not None:

@@ -20,31 +20,36 @@ def with_function(path: Path) -> tuple[Path, str | None]:
     return (Path(named[1]), named[2]) if named and not path.exists() else (path, None)
 
 
-def recipes(module: Module) -> list[str]:
-    """Return the functions of a module that take no arguments and whose names are not private."""
+def recipes(module: Module, returned: str = "Config") -> list[str]:
+    """Return the functions of a module that take no arguments, return a configuration and whose names are not private.
+
+    Args:
+        module: where they are.
+        returned: word in the name of the class that they say they return.
+    """
     found = []
     for name, node in module.definitions.items():
         if isinstance(node, ast.FunctionDef) and not name.startswith("_"):
             required = len(node.args.posonlyargs) + len(node.args.args) - len(node.args.defaults)
-            if required <= 0 and None not in node.args.kw_defaults and _returns_configuration(node):
+            if required <= 0 and None not in node.args.kw_defaults and _returns(node, returned):
                 found.append(name)
     return found
 
 
-def _returns_configuration(node: ast.FunctionDef) -> bool:
+def _returns(node: ast.FunctionDef, word: str) -> bool:
     """Return whether a function says that it returns a configuration, or its name does."""
     returned = "" if node.returns is None else ast.unparse(node.returns)
-    return "Config" in returned or (not returned and node.name.endswith(("config", "recipe")))
+    return word in returned or (not returned and node.name.endswith(("config", "recipe")))
 
 
-def chosen(path: Path, function: str | None) -> tuple[Module, str]:
+def chosen(path: Path, function: str | None, returned: str = "Config") -> tuple[Module, str]:
     """Return the module of a file, and the function that is meant.
 
     Raises:
         ConfigError: there is no such function, or several and none is named.
     """
     module = load_module(path)
-    found = recipes(module)
+    found = recipes(module, returned)
     listed = ", ".join(found[:MOST_SHOWN]) + (
         f" and {len(found) - MOST_SHOWN} others" if len(found) > MOST_SHOWN else ""
     )

@@ -14,6 +14,7 @@ from predictor.formats.shell.words import unknown
 LONGEST_WORD = 1_000_000  # characters; a variable that doubles itself soon fills the memory
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
 _ALL_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::[^}]*)?\}")
+_OWN_ARGUMENT = re.compile(r"\$\{?([0-9]+|[@*#])(?::?[-=](.*?))?\}?", re.DOTALL)
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|[0-9]+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -63,9 +64,9 @@ def expand(word: str, script: Script) -> str:
     """
 
     def replace(variable: re.Match[str]) -> str:
-        if _ALL_ARGUMENTS.fullmatch(variable[0]):  # the script is read as if it were started without any
-            script.guesses["$@"] = ""
-            return ""
+        own = _own_argument(variable[0], script)
+        if own is not None:
+            return own
         inner = variable[1] if variable[1] is not None else variable[2]
         parts = _NAME.fullmatch(inner) if inner is not None else None
         if parts is None:  # ${1:-x} has a default even so
@@ -97,6 +98,17 @@ def expand(word: str, script: Script) -> str:
             f"{word[:80]} expands to {len(expanded):,} characters; expected arguments of at most {LONGEST_WORD:,}"
         )
     return expanded
+
+
+def _own_argument(written: str, script: Script) -> str | None:
+    """Return an argument that another script calls this one with, or its default; None for anything else."""
+    if "#" not in script.values:
+        if not _ALL_ARGUMENTS.fullmatch(written):
+            return None
+        script.guesses["$@"] = ""  # the script is read as if it were started without any
+        return ""
+    own = _OWN_ARGUMENT.fullmatch(written)
+    return None if own is None else script.values.get(own[1], "") or expand(own[2] or "", script)
 
 
 def _where_set(name: str, value: str | None, kind: str, text: str, script: Script) -> str:

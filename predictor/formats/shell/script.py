@@ -23,6 +23,7 @@ __all__ = ["Script", "is_unknown", "parse", "shown"]
 _OWN_ARGUMENTS = re.compile(r"\$(?:[#@*1]|\{(?:[#@*1])\W?|\{1[^0-9])|\bgetopts\b")
 _FIRST_ARGUMENT = re.compile(r"\{?1(?![0-9])")
 _DOLLAR = "\x03"
+_SCRIPTS = (".sh", ".slurm", ".sbatch")
 _LOOPS = frozenset({"for", "while", "until", "select"})
 _CLOSING = frozenset({"fi", "done", "esac"})
 _PREFIXES = frozenset({"do", "export", "local", "declare", "readonly", "{", "time"})
@@ -199,8 +200,9 @@ def _take(reading: _Reading, statement: Statement) -> None:
         _assign_all(reading, words, runs)
         own = True
     else:
-        words = list(dropwhile(ASSIGNMENT.match, words))  # variables of this command alone
-        own = None if runs is False else of_command(words, script)
+        bare = list(dropwhile(ASSIGNMENT.match, words))  # without variables of this command alone
+        own = None if runs is False else of_command(bare, script)
+        words = words if any(word.endswith(_SCRIPTS) for word in bare) else bare  # a called script gets them
         if runs is not False:
             script.commands.append(" ".join(expand(word, script) for word in words if word != "!").split())
     reading.end(statement.end, own)

@@ -50,6 +50,11 @@ def shown(word: str) -> str:
     return word.replace(UNKNOWN, "")
 
 
+def without_unknown(text: str, stand_in: str) -> str:
+    """Return a text whose expansions of unknown value are a stand-in."""
+    return re.sub(f"{UNKNOWN}[^{UNKNOWN}]*{UNKNOWN}", stand_in, text)
+
+
 def as_written(word: str) -> str:
     """Return a word as a message shows it, expansions of unknown value with their « $ »."""
     return re.sub(f"{UNKNOWN}(`?)([^{UNKNOWN}]*){UNKNOWN}", lambda mark: (mark[1] or "$") + mark[2], word)

@@ -1,4 +1,4 @@
-"""Low precision of a torchtitan job: torchao's conversions of linear layers, and weights gathered in fp8.
+"""Conversions of a torchtitan job's linear layers: torchao's low precision, weights gathered in fp8, and adapters.
 
 Source of names and defaults: pytorch/torchtitan, torchtitan/config/job_config.py (Float8, MX) and
 torchtitan/components/quantization; its releases of 2024 had training.enable_float8_linear.
@@ -11,7 +11,7 @@ from typing import Any
 from predictor.core.workload.run_choices import GemmRecipe
 from predictor.formats.fields import Fields
 
-# Converters of linear layers and of experts, with the section that configures each.
+# Converters of linear layers, with the section that configures each, and those of experts.
 LINEAR = {
     "float8": ("float8",),
     "quantize.linear.float8": ("quantize", "linear", "float8"),
@@ -23,33 +23,74 @@ EXPERTS = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx")
 # « rowwise_with_gw_hp » multiplies for gradients of the weights in 16 bits.
 FLOAT8_RECIPES = {"tensorwise": GemmRecipe.FP8_TENSORWISE, "rowwise": GemmRecipe.FP8_ROWWISE}
 MX_RECIPES = ("mxfp8", "mxfp8_cublas", "mxfp8_cublas_rceil")
+# Adapters by the linear layers that they stand beside; keys and values have one matrix in some models.
+TARGETS = {
+    "wq": ("q",),
+    "wk": ("k",),
+    "wv": ("v",),
+    "wkv": ("k", "v"),
+    "wqkv": ("qkv",),
+    "wo": ("attention_output",),
+    "w1": ("gate",),
+    "w2": ("ffn_down",),
+    "w3": ("up",),
+}
 
 
 def low_precision(
-    job: Fields, model: Fields, training: Fields, has_experts: bool, notes: list[str]
-) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the keys of ``training`` and of ``parallelism`` on low precision.
+    job: Fields, model: Fields, training: Fields, known: dict[str, Any], notes: list[str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the keys of ``training`` and of ``parallelism`` on conversions of linear layers: low precision, adapters.
+
+    Args:
+        job: the sections.
+        model: the section that names the conversions.
+        training: the section that older releases have a switch in.
+        known: sizes of the model.
+        notes: notes so far.
 
     Raises:
         ConfigError: a conversion is not modelled, or two are given.
     """
-    names = _converters(job, model, training)
+    names, has_experts = _converters(job, model, training), "moe" in known
+    adapters = _adapters(job.section("lora"), model) if "lora" in names else {}
+    names = [name for name in names if name != "lora"]
     if not names:
-        return {}, {}
-    if len(names) > 1 or names[0] not in LINEAR:
-        known = ", ".join(LINEAR)
-        raise model.error("converters", f"one conversion of linear layers is modelled; write one of {known}")
-    if has_experts:
+        return adapters, {}
+    of_experts = [name for name in names if name in EXPERTS]
+    linear = [name for name in names if name not in EXPERTS]
+    if len(linear) != 1 or linear[0] not in LINEAR or len(of_experts) > 1:
         raise model.error(
-            "converters", "linear layers in low precision beside experts in 16 bits are not modelled; remove it"
+            "converters", f"one conversion of linear layers is modelled; write one of {', '.join(LINEAR)}"
+        )
+    kind = linear[0].rpartition(".")[2]
+    if has_experts != bool(of_experts) or (of_experts and of_experts[0].rpartition(".")[2] != kind):
+        raise model.error(
+            "converters",
+            "linear layers and experts in different precisions are not modelled; convert both alike, or neither",
         )
     section = job
-    for part in LINEAR[names[0]]:
+    for part in LINEAR[linear[0]]:
         section = section.section(part)
-    if names[0].endswith("nvfp4"):
-        return _nvfp4(section)
+    if kind == "nvfp4":
+        return _nvfp4(section, known.get("num_layers", 0)) | adapters, {}
     _note_filter(section, notes)
-    return _mx(section) if names[0].endswith("mx") else _float8(section)
+    recipe, gathers = _mx(section) if kind == "mx" else _float8(section)
+    return recipe | adapters, gathers
+
+
+def _adapters(section: Fields, model: Fields) -> dict[str, Any]:
+    """Return the key ``lora``.
+
+    Raises:
+        ConfigError: an adapter stands beside a layer that none is modelled for.
+    """
+    names = section.get("target_modules")
+    unknown = sorted(set(names or ()) - TARGETS.keys())
+    if names is None or unknown:
+        what = ", ".join(unknown) if unknown else "every linear layer, the output projection among them"
+        raise model.error("converters", f"adapters of {what} are not modelled; known: {', '.join(TARGETS)}")
+    return {"lora": {"rank": section.whole("rank", 8), "targets": [it for name in names for it in TARGETS[name]]}}
 
 
 def _converters(job: Fields, model: Fields, training: Fields) -> list[str]:
@@ -70,7 +111,7 @@ def _note_filter(section: Fields, notes: list[str]) -> None:
     default = ["output"] if section.prefix.endswith("mx.") else []
     names = section.get("filter_fqns")
     skipped = default if names is None else names.split(",") if isinstance(names, str) else list(names)
-    inner = [name for name in skipped if name not in ("output", "lm_head", "")]
+    inner = [name for name in skipped if name not in ("output", "lm_head", "router.gate", "")]
     if inner:
         notes.append(f"{section.prefix}filter_fqns: predicted with {', '.join(inner)} converted too")
     if not {"output", "lm_head"} & set(skipped):
@@ -91,11 +132,22 @@ def _float8(section: Fields) -> tuple[dict[str, str], dict[str, str]]:
     return {"gemm_recipe": str(FLOAT8_RECIPES[recipe])}, {"gather_precision": "fp8"} if gathers else {}
 
 
-def _nvfp4(section: Fields) -> tuple[dict[str, str], dict[str, str]]:
+def _nvfp4(section: Fields, layers: int) -> dict[str, Any]:
+    """Return the keys of four bits: in all layers, or in the first ones alone (layers.0., layers.1., …).
+
+    Raises:
+        ConfigError: it is in other layers.
+    """
     names = section.get("fqns")
-    if names not in (None, ["layers"]):
-        raise section.error("fqns", "layers in four bits beside others are not modelled; write layers for all of them")
-    return {"gemm_recipe": str(GemmRecipe.NVFP4)}, {}
+    if names in (None, ["layers"]):
+        return {"gemm_recipe": str(GemmRecipe.NVFP4)}
+    first = [f"layers.{layer}." for layer in range(len(names))] if isinstance(names, list) else None
+    if not isinstance(names, list) or names != first or not 0 < len(names) <= layers:
+        raise section.error(
+            "fqns", "layers in four bits between others are not modelled; write layers for all of them, or the first"
+        )
+    rest = layers - len(names)
+    return {"gemm_recipe": str(GemmRecipe.NVFP4)} | ({"layers_in_16_bits_at_end": rest} if rest else {})
 
 
 def _mx(section: Fields) -> tuple[dict[str, str], dict[str, str]]:

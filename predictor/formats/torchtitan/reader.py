@@ -1,51 +1,51 @@
 """Read a torchtitan job: model by name, parallelism and batch.
 
-Source of names and defaults: pytorch/torchtitan, torchtitan/config/job_config.py and
-torchtitan/distributed/pipeline_parallel.py.
+Source of names and defaults: pytorch/torchtitan, torchtitan/config/job_config.py and torchtitan/train.py.
 """
 
 from __future__ import annotations
 
 import tomllib
-from math import ceil
 from pathlib import Path
 from typing import Any
 
-from predictor.core.base.errors import ConfigError, nearest
-from predictor.core.schema.presets import preset
+from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.core.workload.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
 from predictor.formats.fields import Fields
-from predictor.formats.known_keys import known_keys
+from predictor.formats.known_keys import known_keys, rest
+from predictor.formats.torchtitan.flavors import model_of, presets, sizes
+from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
 from predictor.formats.torchtitan.precision import low_precision
+
+__all__ = ["DISPATCHERS", "FORMAT", "PRESETS", "from_job", "read"]
 
 FORMAT = "torchtitan TOML"
 FAMILY = "torchtitan"  # as predictor/core/step/published_runs.yaml spells it
 KEYS = "torchtitan"
 SECTIONS = ("activation_checkpoint", "compile", "model", "optimizer", "parallelism", "training")
-# Flavors by torchtitan's model name; a preset has torchtitan's name in lower case, but Llama 3 its release.
-LLAMA_3 = {flavor: f"llama3.1-{flavor.lower()}" for flavor in ("8B", "70B", "405B")}
-PRESETS = {
-    "llama3": {"1B": "llama3.2-1b", "3B": "llama3.2-3b", **LLAMA_3},
-    "qwen3": {
-        flavor: f"qwen3-{flavor.lower()}"
-        for flavor in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
-    },
-    "deepseek_v3": {"671B": "deepseek-v3", "16B": "deepseek-v2-lite"},
-    "gpt_oss": {"20b": "gpt-oss-20b", "120b": "gpt-oss-120b"},
-    "kimi_k2_7": {"1T": "kimi-k2"},
-}
+PRESETS = presets()
 REDUCED = ("float32", "bfloat16")  # precisions in which FSDP reduces gradients
-SCHEDULES = {
-    "1f1b": "1f1b",
-    "gpipe": "all_forward_all_backward",
-    "interleaved1f1b": "interleaved_1f1b",
-    "loopedbfs": "looped_bfs",
+BF16_STATES = 4  # bytes of two moments per parameter, whose weights are in 16 bits
+READ_ELSEWHERE = frozenset(  # where there is a pipeline, adapters, checkpointing of some layers
+    {
+        "activation_checkpoint.selective_ac_option",
+        "lora.rank",
+        "lora.target_modules",
+        "model.converters",
+        "parallelism.num_pp_microbatches",
+        "parallelism.pipeline_parallel_microbatch_size",
+        "parallelism.pipeline_parallel_microbatches",
+    }
+)
+# Keys of releases of 2024, by today's: those of training, and beginnings of those of experimental.
+OF_2024 = {
+    "data_parallel_degree": "data_parallel_shard_degree",
+    "data_parallel_shard_degree": "data_parallel_shard_degree",
+    "data_parallel_replicate_degree": "data_parallel_replicate_degree",
+    "tensor_parallel_degree": "tensor_parallel_degree",
 }
-LOOPED = ("interleaved_1f1b", "looped_bfs")  # with several stages on a rank
-DISPATCHERS = ("deepep", "hybridep")  # beside torch's own exchange, "standard"
-BACKENDS = ("_flex_attn", "_flex", "_varlen_attn", "_varlen", "_sdpa")
+EXPERIMENTAL = ("pipeline_parallel_", "context_parallel_", "enable_async_tensor_parallel")
 
 
 def read(path: Path, num_gpus: int | None = None) -> Read:
@@ -77,32 +77,35 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, name: str, n
     Raises:
         ConfigError: something is wrong; the message has a line for each problem.
     """
+    _as_today(job)
     sections = {section: job.section(section) for section in SECTIONS}
-    _refuse(job, sections)
+    optimizer = sections["optimizer"]
+    if optimizer.text("name", "AdamW") not in ("Adam", "AdamW"):
+        optimizer.broken(optimizer.error("name", "only Adam and AdamW are modelled"))
     unsaid: dict[str, str] = {}
     nothing = dict[str, Any]
-    nobody: dict[str, Any] = {"preset": "llama3-8b"}
-    model, layers = problems.part((nobody, 32), _model, sections["model"])
-    model["sequence_length"] = sections["training"].whole("seq_len", 2048)
-    layout = sections["parallelism"]
-    parallelism = problems.part(nothing(), _degrees, layout, num_gpus, unsaid)
-    parallelism |= problems.part(nothing(), _pipeline, layout, layers, notes)
-    parallelism |= problems.part(nothing(), _replicas, layout, notes)
-    training = problems.part(nothing(), _batch, sections, parallelism, notes) | _precision(sections["training"])
-    has_experts = "moe" in preset(model["preset"])
-    low, gathers = problems.part(
-        (nothing(), nothing()), low_precision, job, sections["model"], sections["training"], has_experts, notes
-    )
+    layout, trained = sections["parallelism"], sections["training"]
+    model = problems.part(nothing(), _model, sections["model"], unsaid)
+    known = sizes(model)
+    model["sequence_length"] = _sequence_length(trained)
+    parallelism = problems.part(nothing(), degrees, layout, num_gpus, unsaid)
+    parallelism |= problems.part(nothing(), pipeline, layout, known.get("num_layers"))
+    parallelism |= problems.part(nothing(), replicas, layout, notes)
+    training = problems.part(nothing(), _batch, sections, parallelism, notes) | _precision(trained)
+    low, gathers = problems.part((nothing(), nothing()), low_precision, job, sections["model"], trained, known, notes)
     training |= low | problems.part(nothing(), _recompute, sections["activation_checkpoint"])
-    training |= _compiled(sections, notes) | _graphs(sections["training"]) | {"framework": FAMILY}
+    training |= _compiled(sections, notes) | _graphs(trained) | {"framework": FAMILY}
     parallelism |= gathers if parallelism.get("zero_stage") else {}
-    if sections["training"].text("mixed_precision_reduce", "float32", REDUCED) == "bfloat16" and parallelism.get(
-        "zero_stage"
-    ):
+    if trained.text("mixed_precision_reduce", "float32", REDUCED) == "bfloat16" and parallelism.get("zero_stage"):
         parallelism["fp32_gradients"] = False
+    if trained.get("dtype") == "bfloat16":
+        notes.append("training.dtype bfloat16: the optimizer's step is predicted with moments in fp32")
+        training["optimizer_state_bytes"] = BF16_STATES
+        parallelism.pop("fp32_parameters", None)
     # Ranks that split the layers split the loss over the vocabulary, which has a kernel of its own.
     model["loss"] = "torch" if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
-    _rest(job, sections, notes)
+    others = [job.section(name) for name in job.values if name not in sections]
+    notes += rest(known_keys(KEYS), "torchtitan", [*sections.values(), *others], READ_ELSEWHERE)
     problems.check()
     content = {"model": model, "parallelism": parallelism, "training": training}
     return Read(content, tuple(notes), name, unsaid)
@@ -119,162 +122,95 @@ def _load(path: Path) -> Fields:
         raise ConfigError(f"{path} is not TOML: {error}") from None
 
 
-def _refuse(job: Fields, sections: dict[str, Fields]) -> None:
-    for name, reason in known_keys(KEYS).refused.items():
-        section, _, key = name.partition(".")
-        holder = sections.get(section) or job.section(section)
-        value = holder.values.get(key)
-        if value and (value is True or value != 1):  # a degree of 1 is none
-            holder.broken(holder.error(key, reason))
-    optimizer = sections["optimizer"]
-    if optimizer.text("name", "AdamW") not in ("Adam", "AdamW"):
-        optimizer.broken(optimizer.error("name", "only Adam and AdamW are modelled"))
+def _as_today(job: Fields) -> None:
+    """Move keys of releases of 2024 to where those of 2025 have them."""
+    values = {name: dict(keys) if isinstance(keys, dict) else keys for name, keys in job.values.items()}
+    training, tried = values.get("training") or {}, values.get("experimental") or {}
+    if not isinstance(training, dict) or not isinstance(tried, dict):
+        return
+    layout = values.setdefault("parallelism", {})
+    if isinstance(layout, dict):
+        moved = {new: training.pop(old) for old, new in OF_2024.items() if old in training}
+        moved |= {key: tried.pop(key) for key in list(tried) if key.startswith(EXPERIMENTAL)}
+        if moved.get("pipeline_parallel_degree", 1) != 1 and moved.get("pipeline_parallel_microbatch_size") is None:
+            moved.setdefault("pipeline_parallel_microbatches", moved["pipeline_parallel_degree"])
+        values["parallelism"] = {**moved, **layout}
+    job.values = values
 
 
-def _model(section: Fields) -> tuple[dict[str, Any], int]:
-    """Return the section ``model``, without its sequence length, and its number of layers."""
+def _sequence_length(training: Fields) -> int:
+    """Return the tokens of a sample; releases since 2026 say the most that a document has."""
+    length = training.optional_whole("max_context_length")
+    return training.whole("seq_len", 2048 if length is None else length)
+
+
+def _model(section: Fields, unsaid: dict[str, str]) -> dict[str, Any]:
+    """Return the section ``model``, without its sequence length; of a model without sizes here nothing, with why."""
     name, flavor = section.text("name", "llama3"), section.text("flavor", "debugmodel")
-    for backend in BACKENDS:
-        flavor = flavor.removesuffix(backend)
-    chosen = _preset_of(section, name, flavor)
-    return {"preset": chosen}, int(preset(chosen)["num_layers"])
-
-
-def _preset_of(section: Fields, name: str, flavor: str) -> str:
-    """Return the preset of a model and its flavor.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if name not in PRESETS:
-        known = ", ".join(PRESETS)
-        raise section.error("name", f"it has no preset.{nearest(name, PRESETS)} Known: {known}")
-    if flavor not in PRESETS[name]:
-        known = ", ".join(PRESETS[name])
-        raise section.error("flavor", f"it has no preset.{nearest(flavor, PRESETS[name])} Known of {name}: {known}")
-    return PRESETS[name][flavor]
-
-
-def _degrees(layout: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> dict[str, Any]:
-    splits_tokens = layout.switch("enable_sequence_parallel", True)
-    tp, pp = layout.whole("tensor_parallel_degree", 1), layout.whole("pipeline_parallel_degree", 1)
-    cp, ep = layout.whole("context_parallel_degree", 1), layout.whole("expert_parallel_degree", 1)
-    replicate = layout.whole("data_parallel_replicate_degree", 1)
-    shard = layout.whole("data_parallel_shard_degree", -1, least=-1)
-    split = layout.whole("expert_tensor_parallel_degree", tp)
-    keys: dict[str, Any] = {
-        "tensor_parallel_size": tp,
-        "sequence_parallel": tp > 1 and splits_tokens,
-        "pipeline_parallel_size": pp,
-        "context_parallel_size": cp,
-    }
-    keys |= {"expert_parallel_size": ep} if ep > 1 else {}
-    keys |= {"expert_tensor_parallel_size": split} if ep > 1 and split != tp else {}
-    backend = layout.text("expert_parallel_comm_backend", "standard")
-    if ep > 1 and backend != "standard":
-        if backend not in DISPATCHERS:
-            layout.broken(layout.error("expert_parallel_comm_backend", f"modelled: standard, {', '.join(DISPATCHERS)}"))
-        keys["expert_dispatcher"] = backend
-    dp = replicate * shard
-    if num_gpus is not None:
-        rest = num_gpus % (tp * pp * cp)
-        if rest or (shard > 0 and dp * tp * pp * cp != num_gpus):
-            raise ConfigError(
-                f"{layout.where}: the degrees make {abs(dp) * tp * pp * cp} GPUs or a multiple; the run has {num_gpus}"
-            )
-        dp = num_gpus // (tp * pp * cp)
-        if dp % replicate:
-            raise layout.error("data_parallel_replicate_degree", f"it must divide the {dp} replicas of the run")
-    if dp > 0:
-        hybrid = {"zero_group_size": dp // replicate * cp} if replicate > 1 and dp * cp > replicate else {}
-        return keys | {"data_parallel_size": dp} | hybrid
-    unsaid["parallelism.data_parallel_size"] = (
-        f"{layout.where}: data_parallel_shard_degree -1 takes the rest of the GPUs"
-    )
-    return keys
-
-
-def _replicas(layout: Fields, notes: list[str]) -> dict[str, Any]:
-    """Return how weights are sharded and gradients reduced: FSDP, over context-parallel ranks too, or DDP.
-
-    Source: torchtitan/distributed/parallel_dims.py, fsdp_enabled.
-    """
-    policy = layout.text("fsdp_reshard_after_forward", "default", ("default", "always", "never"))
-    is_whole = layout.whole("pipeline_parallel_degree", 1) == 1 if policy == "default" else policy == "always"
-    overlaps = layout.switch("enable_async_tensor_parallel")
-    rotation = layout.text("context_parallel_rotate_method", "allgather", ("allgather", "alltoall"))
-    if rotation == "allgather" and layout.whole("context_parallel_degree", 1) > 1:
-        notes.append("context_parallel_rotate_method allgather: keys and values are predicted to travel around a ring")
-    splits = layout.whole("tensor_parallel_degree", 1) > 1
-    keys: dict[str, Any] = {"overlap_tensor_parallel": overlaps, "overlap_linear_traffic": overlaps and splits}
-    sharding = (layout.whole("data_parallel_shard_degree", -1, least=-1), layout.whole("context_parallel_degree", 1))
-    if sharding == (1, 1):
-        return keys | TORCHTITAN_DDP.section("parallelism")
-    stays = {} if is_whole else {"reshard_after_forward": False}
-    return keys | TORCHTITAN_FSDP2.section("parallelism") | {"fp32_parameters": True} | stays
-
-
-def _pipeline(layout: Fields, layers: int, notes: list[str]) -> dict[str, Any]:
-    pp = layout.whole("pipeline_parallel_degree", 1)
-    name = layout.text("pipeline_parallel_schedule", "1F1B")
-    first = layout.whole("pipeline_parallel_first_stage_less_layers", 1, least=0)
-    last = layout.whole("pipeline_parallel_last_stage_less_layers", 1, least=0)
-    per_stage = layout.optional_whole("pipeline_parallel_layers_per_stage")
-    if pp == 1:
-        return {}
-    schedule = SCHEDULES.get(name.lower())
-    if schedule is None:
-        raise layout.error("pipeline_parallel_schedule", "only 1F1B, Interleaved1F1B, GPipe and LoopedBFS are modelled")
-    is_looped = schedule in LOOPED
-    stages = pp * (2 if is_looped else 1) if per_stage is None else ceil((layers + first + last) / per_stage)
-    if stages % pp or (stages > pp) != is_looped:
-        raise layout.error(
-            "pipeline_parallel_layers_per_stage",
-            f"it makes {stages} stages for {pp} ranks and {name}, which do not fit",
-        )
-    split = _split(layers, stages, first, last)
-    if min(split) < 1:
-        raise layout.error("pipeline_parallel_degree", f"{layers} layers do not fill its {stages} stages")
-    if not is_looped:
-        return {"schedule": schedule, "layers_per_stage": split}
-    if len(set(split)) > 1:
-        notes.append(f"stages of {min(split)} to {max(split)} layers are predicted as evenly as the layers divide")
-    return {"schedule": schedule, "virtual_pipeline_parallel_size": stages // pp}
-
-
-def _split(layers: int, stages: int, first: int, last: int) -> list[int]:
-    """Return layers per stage; the embedding counts as ``first`` layers and the output as ``last``."""
-    each, extra = divmod(layers + first + last, stages)
-    split = [each + (stage < extra) for stage in range(stages)]
-    split[0] -= first
-    split[-1] -= last
-    return split
+    model, why = model_of(section, name, flavor)
+    if why:
+        unsaid["model.num_layers"] = f"{why}; take its config.json in front (from: [config.json, {section.where}]), or"
+    return model
 
 
 def _batch(sections: dict[str, Fields], parallelism: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Return the keys of ``training`` on the batch.
+
+    Raises:
+        ConfigError: micro-batches do not divide it, or the pipeline is drained several times a step.
+    """
     training, layout = sections["training"], sections["parallelism"]
-    older = training.optional_whole("batch_size")
-    local = training.whole("local_batch_size", 8 if older is None else older)
-    total = training.whole("global_batch_size", -1, least=-1)
-    micro = layout.whole("pipeline_parallel_microbatch_size", 1)
-    if parallelism.get("pipeline_parallel_size", 1) == 1:
-        return {"micro_batch_size": local} | ({"global_batch_size": total} if total > 0 else {"num_micro_batches": 1})
-    if local % micro:
-        raise training.error("local_batch_size", f"it must be a multiple of pipeline_parallel_microbatch_size, {micro}")
-    dp = parallelism.get("data_parallel_size")
-    if total > 0 and dp is not None and total != local * dp:
+    key, unit = "global_batch_size", ""
+    pp, dp = parallelism.get("pipeline_parallel_size", 1), parallelism.get("data_parallel_size")
+    if training.has("num_tokens_per_microbatch_per_dp_rank") or training.has("max_context_length"):
+        micro, rounds, total = _in_tokens(training)
+        rounds = layout.whole("num_pp_microbatches", 1) if pp > 1 else rounds
+        key, unit = "num_tokens_per_train_step", f" × {_sequence_length(training)}"
+    else:
+        older = training.optional_whole("batch_size")
+        local = training.whole("local_batch_size", 8 if older is None else older)
+        total = training.whole("global_batch_size", -1, least=-1)
+        micro, rounds = (local, 1) if pp == 1 else _micro_batches(training, layout, local)
+    if pp == 1:
+        return {"micro_batch_size": micro} | ({"global_batch_size": total} if total > 0 else {"num_micro_batches": 1})
+    if total > 0 and dp is not None and total != micro * rounds * dp:
         raise training.error(
-            "global_batch_size",
-            f"the pipeline is drained between rounds of {local} × {dp}, which is not modelled; write {local * dp}",
+            key,
+            f"the pipeline is drained between rounds of {micro * rounds} × {dp}{unit}, which is not modelled; write "
+            f"{micro * rounds * dp}{unit}",
         )
     if total > 0 and dp is None:
-        notes.append(f"global_batch_size: predicted is one round of local_batch_size, {local}, per replica")
-    return {"micro_batch_size": micro, "num_micro_batches": local // micro}
+        notes.append(f"{key}: predicted is one round of {micro * rounds} samples per replica")
+    return {"micro_batch_size": micro, "num_micro_batches": rounds}
+
+
+def _micro_batches(training: Fields, layout: Fields, local: int) -> tuple[int, int]:
+    """Return size and number of a pipeline's micro-batches; releases of 2024 say their number."""
+    number = layout.optional_whole("pipeline_parallel_microbatches")
+    micro = local // number if number and local % number == 0 else layout.whole("pipeline_parallel_microbatch_size", 1)
+    if local % micro:
+        raise training.error("local_batch_size", f"it must be a multiple of pipeline_parallel_microbatch_size, {micro}")
+    return micro, local // micro
+
+
+def _in_tokens(training: Fields) -> tuple[int, int, int]:
+    """Return samples of a micro-batch, micro-batches and samples of a step, -1 where it is not said.
+
+    Raises:
+        ConfigError: tokens are no whole samples.
+    """
+    tokens = training.whole("num_tokens_per_microbatch_per_dp_rank", 16384)
+    total = training.whole("num_tokens_per_train_step", -1, least=-1)
+    length = _sequence_length(training)
+    for key, value in (("num_tokens_per_microbatch_per_dp_rank", tokens), ("num_tokens_per_train_step", total)):
+        if value > 0 and value % length:
+            raise training.error(key, f"only whole samples of max_context_length, {length}, are modelled")
+    return tokens // length, 1, total // length if total > 0 else -1
 
 
 def _precision(training: Fields) -> dict[str, str]:
     name = training.text("mixed_precision_param", "bfloat16", ("bfloat16", "float32"))
-    training.text("dtype", "float32", ("float32",))  # of weights and states; 16 bits are not modelled
+    training.text("dtype", "float32", ("float32", "bfloat16"))  # of weights and states
     return {"precision": "bf16" if name == "bfloat16" else "fp32"}
 
 
@@ -306,21 +242,3 @@ def _compiled(sections: dict[str, Fields], notes: list[str]) -> dict[str, bool]:
     if parts is not None and "loss" not in parts:
         notes.append("compile.components without loss: predicted with a compiled loss")
     return {"compiled": True}
-
-
-def _rest(job: Fields, sections: dict[str, Fields], notes: list[str]) -> None:
-    known = known_keys(KEYS)
-    for name, values in job.values.items():
-        holder = sections.get(name) or job.section(name)
-        for key in holder.unused():
-            full = f"{name}.{key}"
-            if full in known.noted:
-                notes += [known.noted[full]] if values[key] else []
-            elif full in known.refused or known.is_irrelevant(full) or not values[key]:
-                continue
-            elif name in SECTIONS:
-                usual = sorted(holder.used | {name.partition(".")[2] for name in known.irrelevant})
-                rule = f"it is not known here.{nearest(key, usual)} Remove it if it changes no cost"
-                holder.broken(holder.error(key, rule))
-            else:
-                notes.append(f"{full}: not used, as unknown")

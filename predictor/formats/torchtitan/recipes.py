@@ -7,6 +7,7 @@ torchtitan/distributed/activation_checkpoint.py.
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,19 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.python_source.calls import evaluate_call
-from predictor.formats.python_source.module import Function
+from predictor.formats.python_source.module import Function, Module
 from predictor.formats.python_source.recipes import chosen
 from predictor.formats.python_source.values import Record, Unknown, is_open
-from predictor.formats.torchtitan.reader import PRESETS, from_job
+from predictor.formats.torchtitan.flavors import flavors
+from predictor.formats.torchtitan.reader import from_job
 
 FORMAT = "torchtitan configuration in Python"
 TELLING = re.compile(r"\btorchtitan\b|\bTrainer\.Config\(|\bJobConfig\(")
 EXTERNAL = frozenset({"model_registry", "default_adamw"})
 # Whose runs are pre-training; others generate text, train towers or recover from faults as well.
 CONTAINERS = re.compile(r"(?:.*\.)?(?:Trainer\.Config|JobConfig)")
+SPECS = ("model_registry", "model_spec", "get_train_spec")
+PER_OPERATOR = {"selective_ac_option": "op"}  # all that selective means since releases in Python
 CHECKPOINTING = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
 CONVERTERS = {
     "Float8LinearConverter": "quantize.linear.float8",
@@ -58,18 +62,19 @@ def read(path: Path, function: str | None = None, num_gpus: int | None = None) -
     if not isinstance(value, Record):
         why = f": {value.why}" if isinstance(value, Unknown) else ""
         raise ConfigError(f"{where} returns no configuration{why}")
-    if not CONTAINERS.fullmatch(value.kind):
+    if not CONTAINERS.fullmatch(value.kind) and not _is_derived(module, value.kind):
         raise ConfigError(f"{where} returns a {value.kind}; expected a Trainer.Config or a JobConfig of pre-training")
     problems = Problems([f"{where}: {line}" for line in raised])
-    job = _Job(value, where, name, problems)
+    job = _Job(value, where, name, path.resolve().parent.name, problems)
     return from_job(Fields(job.sections(), where, problems=problems.lines), problems, num_gpus, FORMAT, job.notes)
 
 
 class _Job:
     """One configuration being brought into sections."""
 
-    def __init__(self, container: Record, where: str, name: str, problems: Problems) -> None:
+    def __init__(self, container: Record, where: str, name: str, folder: str, problems: Problems) -> None:
         self.fields, self.where, self.name, self.problems = container.fields, where, name, problems
+        self.folder = folder
         self.notes: list[str] = []
 
     def sections(self) -> dict[str, Any]:
@@ -80,6 +85,10 @@ class _Job:
         job["optimizer"] = self.optimizer()
         job |= self.problems.part(dict[str, Any](), self.converters, job)
         layout, training = job["parallelism"], job["training"]
+        if isinstance(self.fields.get("compile"), Record) and "max_context_length" in job["training"]:
+            if "enable" not in job["compile"]:  # in releases without the key a run that is compiled has the section
+                self.notes.append(f"{self.where}: compile does not say enable; predicted with compiled kernels")
+            job["compile"].setdefault("enable", True)
         if job["compile"].pop("enable_async_tensor_parallel", False):
             layout["enable_async_tensor_parallel"] = True
         experts = layout.get("expert_parallel_degree", 1)
@@ -115,8 +124,8 @@ class _Job:
 
     def spec(self) -> Record | None:
         """Return the call that makes the model."""
-        spec = self.fields.get("model_spec")
-        return spec if isinstance(spec, Record) else None
+        specs = (self.fields.get(name) for name in ("model_spec", "model"))
+        return next((it for it in specs if isinstance(it, Record) and it.short_kind in SPECS), None)
 
     def model(self) -> dict[str, Any]:
         """Return the name and the flavor of the model.
@@ -133,9 +142,10 @@ class _Job:
         if isinstance(spec.of, Function):
             family = spec.of.module.path.parent.name
         else:
-            parts = spec.kind.split(".")
-            known = sorted((name for name in PRESETS if self.name.startswith(name)), key=len)
-            family = parts[-2] if len(parts) > 1 and parts[-2] != "" else known[-1] if known else "unknown"
+            imported = spec.kind.split(".")[-2:-1]
+            named = sorted((name for name in flavors() if name in self.name), key=len)[-1:]
+            beside = [self.folder] if self.folder in flavors() else []  # « from . import model_registry »
+            family = next(iter([name for name in imported if name] + beside + named), "unknown")
         if not isinstance(flavor, str):
             raise ConfigError(f"{self.where}: the model's flavor cannot be told; write it as a text")
         return {"name": family, "flavor": flavor}
@@ -149,15 +159,18 @@ class _Job:
             self.problems.lines.append(f"{self.where}: activation_checkpoint cannot be read")
             return {}
         mode = CHECKPOINTING.get(value.kind.split(".")[-2] if "." in value.kind else "")
-        if mode is None:
-            return {"mode": "none"} | value.fields  # a JobConfig's section says its mode itself
-        return {"mode": mode} | ({"selective_ac_option": "op"} if mode == "selective" else {})
+        if mode is None:  # a section that says its mode itself: a JobConfig's, or one of early releases in Python
+            held = {"mode": "selective"} | value.fields
+            return held if "selective_ac_option" in held or "Config" not in value.kind else held | PER_OPERATOR
+        return {"mode": mode} | (PER_OPERATOR if mode == "selective" else {})
 
     def optimizer(self) -> dict[str, Any]:
         """Return the section of the optimizer, by the name of the function that makes it."""
         value = self.fields.get("optimizer")
         if not isinstance(value, Record):
             return {}
+        if "InBackward" in value.kind:
+            return {"early_step_in_backward": True}
         if value.short_kind.startswith("default_"):
             return {"name": {"adamw": "AdamW", "adam": "Adam"}.get(value.short_kind[8:], value.short_kind[8:])}
         listed = value.fields.get("param_groups")
@@ -172,8 +185,12 @@ class _Job:
         Raises:
             ConfigError: a converter is not known.
         """
-        spec = self.spec()
-        listed = (spec.fields.get("converters") if spec is not None else None) or []
+        spec, older = self.spec(), self.fields.get("model_converters")
+        held = {} if spec is None else spec.fields
+        listed = held.get("converters") or held.get("quantization") or []
+        recipe = "rowwise"
+        if isinstance(older, Record):  # early releases in Python convert the built model
+            listed, recipe = older.fields.get("converters", []), "tensorwise"
         if not isinstance(listed, list):
             raise ConfigError(f"{self.where}: converters of the model cannot be told")
         names: list[str] = []
@@ -194,8 +211,15 @@ class _Job:
                 for key, item in plain.items()
                 if is_open(item)
             ]
-            inner |= plain | ({"recipe_name": plain.get("recipe_name", "rowwise")} if "Float8" in kind else {})
+            plain = {key: item for key, item in plain.items() if not is_open(item)}
+            inner |= plain | ({"recipe_name": plain.get("recipe_name") or recipe} if "Float8" in kind else {})
         return {"model": job["model"] | {"converters": names}, **sections} if names else {}
+
+
+def _is_derived(module: Module, kind: str) -> bool:
+    """Return whether a class of the file is a Trainer.Config with more keys."""
+    node = module.definitions.get(kind)
+    return isinstance(node, ast.ClassDef) and any(CONTAINERS.fullmatch(ast.unparse(base)) for base in node.bases)
 
 
 def _why(value: Any) -> str:

@@ -37,7 +37,7 @@ CONVERTERS = {
 Table = dict[str, dict[str, Any]]
 
 
-def write(config: RunConfig, num_gpus: int, gpus_per_node: int) -> str:
+def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | None = None) -> str:
     """Return the job.
 
     Args:

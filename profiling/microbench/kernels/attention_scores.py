@@ -5,6 +5,8 @@ from __future__ import annotations
 from microbench.call import Call, Maker, Tensor
 from predictor.core.costs.operator import Shape
 
+RARE = True
+
 
 def build(shape: Shape, make: Maker) -> Call:
     """Return the call of shape (batch, m, k, n)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from microbench.call import Call, Maker, Tensor
 from predictor.core.costs.operator import Shape
 
+RARE = True
+
 MASKED = -10_000.0
 SCALE = 0.125
 

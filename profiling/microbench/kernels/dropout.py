@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
+from microbench.recommender_call import RecommenderCall
 from predictor.core.costs.operator import Shape
 
 RATE = 0.5
+
+
+def of_recommender(call: RecommenderCall) -> Shape:
+    """Return the shape in a recommender of a sweep."""
+    return (call.batch_size * call.fan_out,)
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
 from microbench.lookups import SPREAD, even_offsets, keys, slots_of
+from microbench.recommender_call import RecommenderCall
 from predictor.core.costs.operator import Shape
 
 FIRST_ROW = 1  # of a table among the rows of all tables of one width
+
+
+def of_recommender(call: RecommenderCall) -> Shape:
+    """Return the shape in a recommender of a sweep."""
+    return call.bags, call.lookups, call.rows, call.width
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from microbench.call import Call, Maker, Tensor
 from microbench.lookups import SPREAD, keys
+from microbench.recommender_call import RecommenderCall
 from predictor.core.costs.operator import Shape
 
 RATE, BETA1, BETA2, EPSILON = 1e-3, 0.9, 0.999, 1e-7
@@ -68,6 +69,11 @@ def adam(table: Tensor, first: Tensor, second: Tensor) -> Update:
 
 
 BY_STATES: tuple[Callable[..., Update], ...] = (sgd, adagrad, adam)
+
+
+def of_recommender(call: RecommenderCall) -> Shape:
+    """Return the shape in a recommender of a sweep."""
+    return call.lookups, call.rows, call.width, call.states
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
 from predictor.core.costs.expert_load import load_of
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Shape
+
+# A small mixture: eight experts and two choices a token, all on one rank. Source: Jiang et al. 2024, arXiv:2401.04088.
+EXPERTS, CHOICES = 8, 2
+BALANCED = 0
+RARE = True
+
+
+def drawn(call: LayerCall) -> Shape:
+    """Return the shape in a layer of a sweep."""
+    sizes = call.tokens, call.hidden_size, call.ffn_width
+    return *sizes, CHOICES, EXPERTS, EXPERTS, BALANCED, int(call.gated)
 
 
 def rows_per_expert(shape: Shape) -> list[int]:

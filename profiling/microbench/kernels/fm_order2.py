@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
+from microbench.recommender_call import RecommenderCall
 from predictor.core.costs.operator import Shape
+
+
+def of_recommender(call: RecommenderCall) -> Shape:
+    """Return the shape in a recommender of a sweep."""
+    return call.batch_size, call.slots, call.width
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Shape
+
+DELTA_HEAD, DELTA_CHUNK = 128, 64
+# Chunks follow one another, 80 launches each backward: more than these do not fit into a GPU's queue of about 1,022, so
+# that the host would be timed and not the kernels. A longer sequence is as many times as long.
+DELTA_CHUNKS = 12
+RARE = True
+
+
+def drawn(call: LayerCall) -> Shape:
+    """Value heads of 128 as wide together as the hidden dimension. Source: transformers, qwen3_next."""
+    heads = max(1, call.hidden_size // DELTA_HEAD // call.tensor_parallel_size)
+    length = min(call.sequence_length, DELTA_CHUNKS * DELTA_CHUNK)
+    return call.micro_batch_size, length, heads, DELTA_HEAD, DELTA_HEAD, DELTA_CHUNK
 
 
 def _chunk(

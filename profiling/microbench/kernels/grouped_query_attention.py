@@ -7,7 +7,9 @@ from functools import partial
 
 from microbench.attention import TORCH, packaged_function, recorded, torch_backend
 from microbench.call import Call, Maker, Tensor
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Shape
+from predictor.core.costs.operators.grouped_query_attention import OPERATOR
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -54,6 +56,12 @@ def _torch_attention(group: int, causal: bool, mask: Tensor | None, make: Maker)
             return scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
 
     return repeated, f"{TORCH}, memory-efficient backend, key-value heads repeated, window as a mask"
+
+
+def drawn(call: LayerCall) -> Shape | None:
+    """Return the shape in a layer of a sweep; None where its heads share nothing and see all: flash attention runs."""
+    shared = call.key_value_heads_per_rank < call.heads_per_rank
+    return OPERATOR.shape_in(call) if shared or 0 < call.window < call.sequence_per_rank else None
 
 
 def build(shape: Shape, make: Maker) -> Call:

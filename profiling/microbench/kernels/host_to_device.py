@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker
+from microbench.recommender_call import DENSE_FEATURES, NUMBER_BYTES, RecommenderCall
 from predictor.core.costs.operator import Shape
+
+
+def of_recommender(call: RecommenderCall) -> Shape:
+    """Return the shape in a recommender of a sweep."""
+    per_sample = (1 + DENSE_FEATURES) * NUMBER_BYTES + call.slots * call.hotness * call.key_bytes
+    return (call.batch_size * per_sample,)
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from microbench.call import Call, Maker, Tensor
 from microbench.engines import load_engine
+from microbench.recommender_call import RecommenderCall
 from predictor.core.costs.operator import Shape
 
 ENGINE = "fbgemm_gpu"
@@ -33,6 +34,11 @@ def by_parts(values: Tensor, lengths: Tensor, order: Tensor) -> Callable[[], tup
         return lengths.index_select(0, order), torch.cat([parts[place] for place in places])
 
     return forward
+
+
+def of_recommender(call: RecommenderCall) -> Shape:
+    """Return the shape in a recommender of a sweep."""
+    return call.slots, call.lookups
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker
+from microbench.gradient_shapes import gradients
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Shape
+
+
+def drawn(call: LayerCall) -> Shape:
+    """Return the shape in a layer of a sweep."""
+    return gradients(call)[0]
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -9,6 +9,8 @@ product in 16 bits and its addition to the sum, two kernels; the row's kernel sa
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
+from microbench.gradient_shapes import gradients
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Shape
 
 PROBED = 16  # rows and columns of the product that shows whether the device has the fused one
@@ -36,6 +38,11 @@ def has_fused_sum(make: Maker) -> bool:
     except (AttributeError, RuntimeError):  # torch has no such product, or none for this device
         return False
     return True
+
+
+def drawn(call: LayerCall) -> Shape:
+    """Return the shape in a layer of a sweep."""
+    return gradients(call)[1]
 
 
 def build(shape: Shape, make: Maker) -> Call:

@@ -7,6 +7,8 @@ from microbench.call import Call, Maker, Tensor
 from predictor.core.costs.operator import Shape
 from predictor.core.costs.operators.mla_attention import KEY_WIDTH, VALUE_WIDTH
 
+RARE = True
+
 
 def build(shape: Shape, make: Maker) -> Call:
     """Return the call of shape (batch, sequence, heads)."""

@@ -4,4 +4,6 @@ from functools import partial
 
 from microbench.call import optimizer_call
 
+RARE = True
+
 build = partial(optimizer_call, form="foreach")

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Shape
+
+SCAN_HEAD, SCAN_STATE, SCAN_CHUNK = 64, 128, 256
+RARE = True
+
+
+def drawn(call: LayerCall) -> Shape:
+    """An inner width of twice the hidden one in heads of 64, states of 128, one group. Source: state-spaces/mamba."""
+    heads = max(1, 2 * call.hidden_size // SCAN_HEAD // call.tensor_parallel_size)
+    return call.micro_batch_size, call.sequence_length, heads, SCAN_HEAD, SCAN_STATE, 1, SCAN_CHUNK
 
 
 def _in_chunks(x: Tensor, chunk: int) -> Tensor:

@@ -28,6 +28,7 @@ from microbench.steps.record import Agreement
 from microbench.steps.reference import Reference
 from microbench.steps.training import TrainingStep
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.training_keys import Precision
 
 LAYERS, HIDDEN, HEADS, LENGTH, VOCAB = 2, 128, 8, 64, 512
 MICRO_BATCH_SIZE, MICRO_BATCHES = 2, 2
@@ -43,7 +44,7 @@ def update_tolerance(gradient_tolerance: float) -> float:
     return sqrt(4.0 * gradient_tolerance / pi)
 
 
-def small_copy(run: TrainingRun, precision: str) -> TrainingRun:
+def small_copy(run: TrainingRun, precision: Precision) -> TrainingRun:
     """Return a run of the same kind of model, small enough to check."""
     model = run.model
     group = model.num_attention_heads // model.key_value_heads
@@ -126,7 +127,7 @@ def check(run: TrainingRun, device: str) -> tuple[Agreement, ...]:
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # some containers have TF32 switched on, which is no fp32
     try:
-        precisions = dict.fromkeys(("fp32", run.precision))
+        precisions: dict[Precision, None] = dict.fromkeys(("fp32", run.precision))
         return tuple(agreement(small_copy(run, precision), device) for precision in precisions)
     finally:
         torch.set_float32_matmul_precision(before)

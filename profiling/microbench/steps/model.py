@@ -17,7 +17,7 @@ from torch.nn import functional
 from microbench.call import WEIGHT_SCALE, Tensor
 from microbench.kernels.rope import BASE
 from microbench.steps.loss import VocabularyLoss
-from predictor.core.workload.layer_call import LayerCall
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.transformer import Activation, Biases, Normalization, Transformer
 

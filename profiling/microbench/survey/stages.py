@@ -17,19 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from microbench.kernels import kernel, of_recommenders
 from microbench.provenance import now
-from microbench.recommender_shapes import RECOMMENDER_SHAPES
 from predictor.core.base.files import write_whole
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.operator import KERNEL_MARK
 
-ATTENTION = ("flash_attention", "grouped_query_attention")
 OTHER_KERNEL = "cudnn"  # of attention, which comes with every torch for CUDA
-# Rarely trained with: attention that is not fused, other forms of the optimizer, layers of few models.
-RARE = (
-    "attention_scores", "attention_mask", "softmax", "attention_values", "causal_softmax", "optimizer_step_foreach",
-    "optimizer_step_looped", "expert_mlp", "mla_attention", "gated_delta_rule", "ssd_scan",
-)  # fmt: skip
 FP8 = ("fp8", "fp8_block")
 TESTS = "tests/gpu"
 # A product in fp8, flash attention both ways, and the delay that separates kernels from launches: where one of these
@@ -73,12 +67,18 @@ class Ranked(NamedTuple):
     rest: list[str]
 
 
+def attention() -> list[str]:
+    """Return the operators of fused attention that most transformers run."""
+    return [name for name, known in catalogue().items() if known.fused_attention and not hasattr(kernel(name), "RARE")]
+
+
 def ranked(precision: str) -> Ranked:
     """Return every operator that exists in a precision, each once."""
     known = [name for name, operator in catalogue().items() if precision in operator.precisions]
+    rare = [name for name in known if hasattr(kernel(name), "RARE")]
     products = [name for name in known if catalogue()[name].family == "linear"]
-    products += [name for name in ATTENTION if name in known]
-    rest = [name for name in known if name in RARE] + [name for name in known if name in RECOMMENDER_SHAPES]
+    products += [name for name in attention() if name in known]
+    rest = rare + [name for name in known if of_recommenders(name)]
     return Ranked(products, [name for name in known if name not in (*products, *rest)], rest)
 
 
@@ -102,7 +102,7 @@ def stages(results: Path, code: Path, sweep: str, precision: str, offered: Seque
         return Stage(f"{title} in {in_precision}", words, until)
 
     here = ranked(precision)
-    apart = [f"{name}{KERNEL_MARK}{OTHER_KERNEL}" for name in ATTENTION]
+    apart = [f"{name}{KERNEL_MARK}{OTHER_KERNEL}" for name in attention()]
     fp8 = [name for name in FP8 if name in offered]
     smoke, others = str(code / SMOKE_TESTS), str(code / TESTS)
     return [

@@ -56,7 +56,7 @@ def test_it_is_compared_on_the_systems_that_are_named(script: str, capsys: Captu
     assert "H100" in text
     assert "H200" in text
     assert main(asked) == 2
-    assert "is of another tool and says no system; name one or several, with --system NAME" in capsys.readouterr().err
+    assert "is of another tool and says no system; name some, with --system NAME" in capsys.readouterr().err
 
 
 def test_what_it_leaves_open_is_named_with_the_way_to_set_it(script: str, capsys: Capture) -> None:
@@ -75,7 +75,7 @@ def test_set_says_what_a_file_leaves_open(script: str, tmp_path: Path, capsys: C
 def test_key_of_a_section_goes_before_a_key_inside_it() -> None:
     assert parse_setting("num_layers=4").path == ("model", "num_layers")
     assert parse_setting("model.vision.num_layers=4").path[1] == "vision"
-    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+    with pytest.raises(ConfigError, match="is no key"):
         parse_setting("chunk_size=4")  # of two parts of the model
 
 
@@ -83,7 +83,7 @@ def test_key_of_a_section_goes_before_a_key_inside_it() -> None:
     ("name", "meant"),
     [
         ("A100", "GPU of A100_40, A100_SXM, Perlmutter and Selene: name one"),
-        ("A100-80GB", "GPU of A100_40, A100_SXM, Perlmutter and Selene"),
+        ("A100-80GB", "GPU of A100_SXM, Perlmutter and Selene"),
         ("DGX-H100", "GPU of H100, H100_HBM2e and H100_PCIe: name one"),
         ("GH200", "GPU of GH200_QUAD and Vista: name one"),
     ],

@@ -33,11 +33,11 @@ def test_file_becomes_a_run(system: str, name: str, recipe: str, framework: str,
 
 def test_every_key_of_a_run_in_nvfp4(tmp_path: Path) -> None:
     run = load(written(tmp_path, "B200", "megatron/llama3_70b_nvfp4.args"))[0]
-    assert run.layers_in_16_bits == (0, 4)
+    assert (run.layers_in_16_bits_at_start, run.layers_in_16_bits_at_end) == (0, 4)
     assert set(run.recompute_modules) == {"layernorm", "mlp"}
     assert run.zero_group_size == 4
     assert run.has_fused_loss
-    assert run.cuda_graphs
+    assert run.full_cuda_graphs
     assert run.fused_gradient_accumulation
 
 

@@ -12,7 +12,7 @@ import pytest
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.presets import find_preset, preset
 from predictor.formats import read_named
-from predictor.formats.hugging_face.reader import read
+from predictor.formats.hugging_face.reader import read, translate
 from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "readers" / "hugging_face"
@@ -352,3 +352,20 @@ def test_parts_that_disagree_on_tied_embeddings_are_refused(tmp_path: Path) -> N
     inner = {"model_type": "llama", **SMALL, "tie_word_embeddings": True}
     with pytest.raises(ConfigError, match="tie_word_embeddings is False; and text_config has another"):
         read(composite(tmp_path, vision_config=LLAVA, text_config=inner, tie_word_embeddings=False))
+
+
+def test_keys_of_a_section_count_as_if_they_stood_outside() -> None:
+    """DBRX: 132 billion parameters, Databricks' announcement of March 2024."""
+    content = {
+        "model_type": "dbrx",
+        "d_model": 6144,
+        "n_layers": 40,
+        "n_heads": 48,
+        "vocab_size": 100352,
+        "attn_config": {"kv_n_heads": 8, "clip_qkv": 8},
+        "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
+    }
+    model = translate(content, "config.json").content["model"]
+    assert model["num_key_value_heads"] == 8
+    assert model["moe"]["experts_per_token"] == 4
+    assert model_of(model | {"sequence_length": 64}).num_parameters() == pytest.approx(132e9, rel=0.004)

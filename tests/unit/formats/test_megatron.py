@@ -355,7 +355,7 @@ REFUSED = [
         "it must divide the layers of a stage",
     ),
     ("--pipeline-model-parallel-size 4 --decoder-last-pipeline-num-layers 1", "of 4 stages it must divide"),
-    ("--frobnicate 3", "--frobnicate is not an argument of Megatron-LM that is known here"),
+    ("--frobnicate-size 3", "--frobnicate-size is 3; of Megatron-LM it is not known here"),
     ("--swiglue", "Did you mean swiglu?"),
     ("--hidden-size wide", "--hidden-size is wide; expected a whole number"),
     ("--hidden-dropout much", "--hidden-dropout is much; expected a number"),
@@ -377,9 +377,9 @@ def test_what_cannot_be_predicted_is_refused_in_one_line(arguments: str, message
 
 def test_value_that_only_a_run_knows_is_refused_where_it_matters(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"--micro-batch-size is \$1, which only a run of the script knows; write its value"
+        ConfigError, match=r"--kv-channels is \$1, which only a run of the script knows; write its value"
     ):
-        found(tmp_path, f"python pretrain.py {SMALL} --micro-batch-size $1 --save $2")
+        found(tmp_path, f"python pretrain.py {SMALL} --kv-channels $1 --save $2")
     assert found(tmp_path, f"python pretrain.py {SMALL} --save $2").content["training"]["micro_batch_size"] == 2
 
 

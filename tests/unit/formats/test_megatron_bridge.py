@@ -227,7 +227,7 @@ cfg.model = GPTModelProvider(num_layers=4, hidden_size=256, num_attention_heads=
     ("body", "message"),
     [
         ("import os\ncfg.train.micro_batch_size = int(os.environ['MBS'])", r"train\.micro_batch_size cannot be read"),
-        ("cfg.model.unheard_of = 3", r"model\.unheard_of is not an argument"),
+        ("cfg.model.unheard_of_size = 3", r"model\.unheard_of_size is 3; of Megatron-Bridge it is not known here"),
         ("cfg.optimizer.optimizer = 'lion'", "only adam is modelled"),
         ("cfg.mixed_precision = 'int4'", "mixed_precision is int4"),
         ("cfg.model.freeze_vision_model = True", "towers of other modalities"),
@@ -247,11 +247,11 @@ def test_what_cannot_be_predicted_is_refused(body: str, message: str, tmp_path: 
 
 
 def test_all_problems_of_a_recipe_come_at_once(tmp_path: Path) -> None:
-    body = "cfg.model.unheard_of = 3\ncfg.optimizer.optimizer = 'lion'\ncfg.model.fp8_output_proj = True"
+    body = "cfg.model.unheard_of_size = 3\ncfg.optimizer.optimizer = 'lion'\ncfg.model.fp8_output_proj = True"
     with pytest.raises(ConfigError) as caught:
         found(tmp_path, body)
     assert str(caught.value).startswith("3 problems:")
-    assert "recipe.py:small_8b_16gpu_config: model.unheard_of" in str(caught.value)
+    assert "recipe.py:small_8b_16gpu_config: model.unheard_of_size" in str(caught.value)
 
 
 def test_file_of_several_recipes_needs_a_name(tmp_path: Path) -> None:

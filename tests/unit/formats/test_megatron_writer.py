@@ -36,9 +36,9 @@ SPLITS: list[tuple[int, dict[str, Any]]] = [
 ]
 
 
-def arguments(content: dict[str, Any]) -> dict[str, list[str]]:
+def arguments(content: dict[str, Any], version: str | None = None) -> dict[str, list[str]]:
     """Return the options of a written script, each with its values."""
-    commands = parse(written(content, "megatron", Path.cwd())).commands
+    commands = parse(written(content, "megatron", Path.cwd(), version)).commands
     words = next(words for words in commands if any(word.endswith(".py") for word in words))
     found: dict[str, list[str]] = {}
     for word in words[next(at for at, word in enumerate(words) if word.endswith(".py")) + 1 :]:

@@ -12,9 +12,8 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.merging import merged
 from predictor.core.schema.presets import find_preset
 from predictor.core.schema.read import Read
-from predictor.formats import detect, nemo, read_any
-from predictor.formats.interpolation import filled
-from predictor.formats.shell.words import is_unknown
+from predictor.formats import detect, read_any
+from predictor.formats.nemo import megatron_gpt as nemo
 from tests.unit.examples import model_of
 
 BASE: dict[str, Any] = {
@@ -97,27 +96,16 @@ def test_vocabulary_of_a_tokenizer_elsewhere_is_left_open(tmp_path: Path) -> Non
     [
         ({"bert_binary_head": True}, r"an encoder \(BERT\)"),
         ({"encoder": {"num_layers": 3}}, r"an encoder with a decoder \(T5\)"),
-        ({"optim": {"name": "lion"}}, "only Adam is modelled"),
+        ({"optim": {"name": "lion"}}, r"model\.optim\.name is 'lion'; expected adam"),
         ({"activation": "relu"}, r"model\.activation is relu; expected gelu"),
         ({"fsdp": True}, "FSDP inside NeMo is not read"),
-        ({"unheard_of": 1}, r"model\.unheard_of is not an argument"),
+        ({"unheard_of_layers": 1}, r"model\.unheard_of_layers is 1; of NeMo it is not known here"),
         ({"hidden_size": "${oc.env:WIDTH}"}, r"model\.hidden_size is oc\.env:WIDTH"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         found(tmp_path, changes)
-
-
-def test_references_are_filled_in() -> None:
-    content = {
-        "a": {"b": 2, "c": "${.b}", "d": "${multiply:3, ${a.b}}", "e": "x${.b}y", "f": "${nowhere}"},
-        "g": ["${a.c}", "${oc.env:HOME}"],
-        "loop": "${loop}",
-    }
-    got = filled(content)
-    assert (got["a"]["c"], got["a"]["d"], got["a"]["e"], got["g"][0]) == (2, 6, "x2y", 2)
-    assert all(map(is_unknown, (got["a"]["f"], got["g"][1], got["loop"])))
 
 
 def test_activations_on_the_host_are_those_of_the_switch(tmp_path: Path) -> None:
@@ -130,5 +118,9 @@ def test_activations_on_the_host_are_those_of_the_switch(tmp_path: Path) -> None
 def test_section_that_is_not_read_is_no_silence(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.mcore_customization_config is .*take a preset, such as falcon-7b"):
         found(tmp_path, {"mcore_customization_config": {"parallel_attention": True}})
-    with pytest.raises(ConfigError, match=r"model\.unheard_of is a section that is not read"):
-        found(tmp_path, {"unheard_of": {"on": True}})
+    with pytest.raises(ConfigError, match=r"model\.unheard_of\.num_heads is 3; of NeMo it is not known"):
+        found(tmp_path, {"unheard_of": {"num_heads": 3}})
+
+
+def test_unknown_key_that_speaks_of_no_cost_is_named(tmp_path: Path) -> None:
+    assert any("model.unheard_of" in note for note in found(tmp_path, {"unheard_of": 1}).notes)

@@ -22,7 +22,6 @@ ARGUMENTS = (
     [
         ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "a.yaml is of verl, which is not read"),
         ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
-        ("a.yaml", "num-layers: 12\npipe-parallel-size: 1\n", "is of GPT-NeoX"),
         ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
         ("a.yaml", "tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "is of torchtune"),
         ("a.yaml", "model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "is of nanotron"),

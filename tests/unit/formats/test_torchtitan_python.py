@@ -14,7 +14,10 @@ from predictor.formats.torchtitan import recipes as torchtitan_python
 
 HEAD = """
 from torchtitan.components.optimizer import default_adamw
+from torchtitan.components.optimizer import OptimizersInBackwardContainer
 from torchtitan.components.quantization import Float8LinearConverter, NVFP4LinearConverter
+from torchtitan.config import ActivationCheckpointConfig
+from torchtitan.protocols.model_converter import ModelConvertersContainer
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.models.llama3 import model_registry
@@ -90,20 +93,31 @@ def test_settings_of_a_configuration(body: str, section: str, key: str, value: A
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("config.model_spec = model_registry('debugmodel')", r"model\.flavor is 'debugmodel'; it has no preset"),
+        ("config.optimizer = OptimizersInBackwardContainer.Config()", "an optimizer inside the backward pass"),
         ("from elsewhere import sizes\nconfig.training.local_batch_size = sizes()", "local_batch_size cannot be read"),
         (
             "config.model_spec = model_registry('8B', converters=[NVFP4LinearConverter.Config(fqns=FullAC.x(3))])",
             "fqns cannot be read",
         ),
         ("from torchtitan.rl import Controller\nconfig = Controller.Config()", r"returns a .*Controller\.Config"),
-        ("config.optimizer = 3\nconfig.training.dtype = 'bfloat16'", r"training\.dtype is 'bfloat16'"),
-        ("config.training.unheard_of = 3", r"training\.unheard_of is 3; it is not known here"),
+        ("config.optimizer = 3\nconfig.training.dtype = 'float16'", r"training\.dtype is 'float16'"),
+        ("config.training.size_unheard_of = 3", r"training\.size_unheard_of is 3; of torchtitan it is not known here"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(body: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         found(tmp_path, body)
+
+
+def test_converters_of_the_built_model_are_of_early_releases(tmp_path: Path) -> None:
+    read = found(
+        tmp_path,
+        "config.model_converters = ModelConvertersContainer.Config(\n"
+        "    converters=[Float8LinearConverter.Config(enable_fsdp_float8_all_gather=True)]\n"
+        ")\nconfig.activation_checkpoint = ActivationCheckpointConfig(mode='selective')",
+    ).content
+    assert (read["training"]["gemm_recipe"], read["training"]["recompute"]) == ("fp8_tensorwise", "per_op")
+    assert read["parallelism"]["gather_precision"] == "fp8"
 
 
 def test_job_config_of_earlier_releases(tmp_path: Path) -> None:

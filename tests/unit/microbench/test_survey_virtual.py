@@ -88,7 +88,7 @@ def test_in_virtual_time_a_survey_ends_in_time_with_good_rows_of_every_operator(
         assert gpu.host_s < 60.0 * minutes
         tables = read_tables(results, "operator")
         apart = {found.path.name for found in tables if found.provenance.identity.settings}
-        assert apart == {f"{name}-cudnn_bf16.0of1.csv" for name in planning.ATTENTION}
+        assert apart == {f"{name}-cudnn_bf16.0of1.csv" for name in planning.attention()}
         names = {found.provenance.identity.name for found in tables}
         assert names == {name for name in catalogue() if "bf16" in catalogue()[name].precisions}
         for found in tables:

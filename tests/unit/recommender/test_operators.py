@@ -7,8 +7,9 @@ from math import log
 import pytest
 
 from microbench.errors import MeasureError
+from microbench.kernels import kernel, kernel_names, of_recommenders
 from microbench.lookups import slots_of
-from microbench.recommender_shapes import RECOMMENDER_SHAPES, RecommenderCall
+from microbench.recommender_call import RecommenderCall
 from microbench.sweep import measured_by, read_sweep, shapes_of
 from predictor.core.base.bundled import REGRESSORS_FOLDER
 from predictor.core.base.errors import PublishedError
@@ -24,6 +25,7 @@ from predictor.core.costs.work import ELEMENT_BYTES
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 SYSTEMS = sorted(path.parent.name for path in REGRESSORS_FOLDER.glob("*/manifest.json"))
 # A rank's share of DLRM on Criteo's data: 26 slots, 8,192 samples.
+OF_RECOMMENDERS = [name for name in kernel_names() if of_recommenders(name)]
 SHAPES: dict[str, Shape] = {
     "batch_norm": (8192, 1024),
     "cross_layer": (8192, 429),
@@ -55,7 +57,7 @@ def opened(name: str) -> PublishedSystem:
 
 
 def test_every_operator_of_the_sweep_has_a_shape_here() -> None:
-    assert set(RECOMMENDER_SHAPES) == set(SHAPES)
+    assert set(OF_RECOMMENDERS) == set(SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_the_hosts_link_decides_a_copy() -> None:
 
 def test_shapes_of_one_recommender() -> None:
     call = RecommenderCall(512, 26, 2, 1000, 0.0, 64, 13, 256, 2, 8)
-    shape = {name: function(call) for name, function in RECOMMENDER_SHAPES.items()}
+    shape = {name: kernel(name).of_recommender(call) for name in OF_RECOMMENDERS}
     bags, lookups, rows, width = shape["embedding_bag"]
     assert (bags, lookups, width) == (512 * 26, 2 * 512 * 26, 64)
     assert rows == round(26 * 1000 * (1 - (1 - 1 / 1000) ** 1024))
@@ -168,14 +170,14 @@ def test_lookups_of_a_sweep_touch_no_more_rows_than_there_are() -> None:
 
 def test_a_sweep_without_recommenders_says_so_and_leaves_them_out() -> None:
     sweep = read_sweep("smoke").model_copy(update={"recommenders": None})
-    assert set(measured_by(sweep)) == set(catalogue()) - set(RECOMMENDER_SHAPES)
+    assert set(measured_by(sweep)) == set(catalogue()) - set(OF_RECOMMENDERS)
     with pytest.raises(MeasureError, match="embedding_bag: the sweep has no section recommenders"):
         shapes_of("embedding_bag", sweep, "fp32")
 
 
 def test_the_recommenders_sweep_measures_them_and_what_goes_with_them() -> None:
     names = measured_by(read_sweep("recommender"))
-    assert set(RECOMMENDER_SHAPES) <= set(names)
+    assert set(OF_RECOMMENDERS) <= set(names)
     assert "flash_attention" not in names
 
 

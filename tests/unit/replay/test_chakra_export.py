@@ -23,11 +23,11 @@ TIED = replace(RUN.model, tied_embeddings=True)
 VARIANTS: dict[str, dict[str, Any]] = {
     "blocking messages": {},
     "messages that overlap": {"blocking_transfers": False},
-    "one stage": {"layout": Layout(1, 1, 4, 4), "layers_per_stage": (4,)},
-    "one replica": {"layout": Layout(1, 4, 1, 4), "layers_per_stage": (1, 1, 1, 1), "zero_stage": 0},
+    "one stage": {"layout": Layout(1, 1, 4, gpus_per_node=4), "layers_per_stage": (4,)},
+    "one replica": {"layout": Layout(1, 4, 1, gpus_per_node=4), "layers_per_stage": (1, 1, 1, 1), "zero_stage": 0},
     "tied embeddings": {"model": TIED, "zero_stage": 0},
     "reduction beside the backward pass": {"overlap_gradient_reduction": True, "zero_stage": 0},
-    "scattered gradients": {"scatters_gradients": True, "overlap_parameter_gather": True},
+    "scattered gradients": {"gradient_reduction": "reduce_scatter", "overlap_parameter_gather": True},
     "gradients reduced in passes": {"zero_stage": 3},
     "split backward passes": {"schedule": "zero_bubble_h1", "blocking_transfers": False, "zero_stage": 0},
 }
@@ -71,7 +71,7 @@ def test_sizes_of_messages_and_collectives() -> None:
 
 
 def test_a_reduce_scatter_takes_all_gradients_and_an_all_gather_a_shard() -> None:
-    run = replace(RUN, zero_stage=1, scatters_gradients=True, layout=Layout(1, 2, 4, 4))
+    run = replace(RUN, zero_stage=1, gradient_reduction="reduce_scatter", layout=Layout(1, 2, 4, gpus_per_node=4))
     prediction = predict(run, unit_system())
     step = chakra_step(prediction)
     works = [step.replica(number).work for number in range(step.replicas)]
@@ -86,7 +86,7 @@ def test_a_reduce_scatter_takes_all_gradients_and_an_all_gather_a_shard() -> Non
 
 def test_sizes_do_not_depend_on_how_a_node_is_wired() -> None:
     def sizes(switched_as: int | None) -> list[Communication]:
-        run = replace(RUN, zero_stage=0, layout=Layout(1, 2, 2, 8, switched_as=switched_as))
+        run = replace(RUN, zero_stage=0, layout=Layout(1, 2, 2, gpus_per_node=8, switched_as=switched_as))
         step = chakra_step(predict(run, unit_system()))
         return [does for does in step.replica(1).work.values() if isinstance(does, Communication)]
 

@@ -1,5 +1,6 @@
 """Vocabulary-parallel cross entropy on the logits of one rank, which most frameworks widen to fp32 first."""
 
+from predictor.core.costs.layer_call import logits
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.work import Work
 
@@ -19,6 +20,8 @@ OPERATOR = Operator(
     name="cross_entropy",
     dimensions=("tokens", "vocab", "logit_bytes"),
     work=_work,
+    layer_shape=logits,
+    at_ends=True,
     extra_kinds=("count",),
     launches=(17, 7),
     byte_sizes="fixed",

@@ -2,4 +2,8 @@
 
 from predictor.core.costs.operator import linear
 
-OPERATOR = linear("ffn_up", source="2·m·k·n FLOP forward, twice that backward; column-parallel")
+OPERATOR = linear(
+    "ffn_up",
+    source="2·m·k·n FLOP forward, twice that backward; column-parallel",
+    layer_shape=lambda call: (call.tokens, call.hidden_size, call.ffn_width * (2 if call.gated else 1)),
+)

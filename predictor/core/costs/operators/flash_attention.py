@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.work import ATTENTION_PRECISIONS, ELEMENT_BYTES, Work, whole_waves
 
@@ -38,10 +39,15 @@ def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     return Work(dense * head_dim * needed, size_bytes, (padded, padded * waves))
 
 
+def _layer_shape(call: LayerCall) -> Shape:
+    return call.micro_batch_size, call.sequence_per_rank, call.heads_per_rank, call.head_dim, int(call.causal)
+
+
 OPERATOR = Operator(
     name="flash_attention",
     dimensions=("batch", "sequence", "heads", "head_dim", "causal"),
     work=_work,
+    layer_shape=_layer_shape,
     extra_kinds=("flops", "flops"),
     tabled_in=ATTENTION_PRECISIONS,
     fused_attention=True,

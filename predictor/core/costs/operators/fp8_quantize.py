@@ -4,6 +4,7 @@ Forward of the activation, backward of the gradient. The weight gradient reduces
 take fp8 operands only with the reduced dimension last, so both layouts are needed.
 """
 
+from predictor.core.costs.layer_call import ffn_inner
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.work import FP8_PRECISIONS, Work
 
@@ -20,6 +21,7 @@ OPERATOR = Operator(
     name="fp8_quantize",
     dimensions=("rows", "columns"),
     work=_work,
+    layer_shape=ffn_inner,  # the widest activation that a linear layer takes, that of the FFN's second matrix
     byte_sizes="fixed",
     precisions=FP8_PRECISIONS,
     launches=(8, 8),  # with one scale a tensor

@@ -1,5 +1,6 @@
 """Rotary position embedding as one kernel for queries and one for keys in either pass."""
 
+from predictor.core.costs.layer_call import rotated
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.work import ELEMENT_BYTES, Work
 
@@ -17,6 +18,8 @@ OPERATOR = Operator(
     name="fused_rope",
     dimensions=("tokens", "heads", "rotary_dim"),
     work=_work,
+    layer_shape=rotated,
+    where_measured=True,
     extra_kinds=("count",),
     launches=(KERNELS, KERNELS),
     source="Su et al. 2021, arXiv:2104.09864; fused by PyTorch torch/_inductor",

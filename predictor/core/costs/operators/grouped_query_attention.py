@@ -2,6 +2,7 @@
 
 from math import ceil
 
+from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.core.costs.operators.flash_attention import BACKWARD_TO_FORWARD_FLOPS, BLOCK_ROWS, padded_head_dim
 from predictor.core.costs.work import ATTENTION_PRECISIONS, ELEMENT_BYTES, Work, whole_waves
@@ -48,10 +49,16 @@ def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> S
     return StandIn("flash_attention", (batch, length, heads, head_dim, causal), times)
 
 
+def _layer_shape(call: LayerCall) -> Shape:
+    heads = call.heads_per_rank, call.key_value_heads_per_rank
+    return call.micro_batch_size, call.sequence_per_rank, *heads, call.head_dim, int(call.causal), call.window
+
+
 OPERATOR = Operator(
     name="grouped_query_attention",
     dimensions=("batch", "sequence", "heads", "kv_heads", "head_dim", "causal", "window"),
     work=_work,
+    layer_shape=_layer_shape,
     extra_kinds=("flops", "flops"),
     tabled_in=ATTENTION_PRECISIONS,
     fused_attention=True,

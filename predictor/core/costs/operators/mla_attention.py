@@ -38,6 +38,7 @@ OPERATOR = Operator(
     name="mla_attention",
     dimensions=("batch", "sequence", "heads"),
     work=_work,
+    layer_shape=lambda call: (call.micro_batch_size, call.sequence_per_rank, call.heads_per_rank),
     extra_kinds=("flops", "flops"),
     tabled_in=ATTENTION_PRECISIONS,
     fused_attention=True,

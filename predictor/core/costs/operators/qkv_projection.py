@@ -2,4 +2,8 @@
 
 from predictor.core.costs.operator import linear
 
-OPERATOR = linear("qkv_projection", source="2·m·k·n FLOP forward, twice that backward; column-parallel")
+OPERATOR = linear(
+    "qkv_projection",
+    source="2·m·k·n FLOP forward, twice that backward; column-parallel",
+    layer_shape=lambda call: (call.tokens, call.hidden_size, call.qkv_width),
+)

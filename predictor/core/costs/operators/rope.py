@@ -1,5 +1,6 @@
 """Rotary position embedding on queries and keys, written as single PyTorch operations."""
 
+from predictor.core.costs.layer_call import rotated
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.work import ELEMENT_BYTES, Work
 
@@ -15,6 +16,7 @@ OPERATOR = Operator(
     name="rope",
     dimensions=("tokens", "heads", "rotary_dim"),
     work=_work,
+    layer_shape=rotated,
     extra_kinds=("count",),
     launches=(10, 18),
     source="Su et al. 2021, arXiv:2104.09864; unfused",

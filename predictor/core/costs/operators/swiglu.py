@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from predictor.core.costs.layer_call import ffn_inner
 from predictor.core.costs.operator import Direction, Shape, StandIn
 from predictor.core.costs.streams import over_elements
 
@@ -20,6 +21,7 @@ OPERATOR = replace(
     over_elements(
         name="swiglu",
         dimensions=("tokens", "width"),
+        layer_shape=ffn_inner,
         passes=(3, 5),  # at least: two reads and one write; backward reads the gradient too and writes two
         launches=(2, 4),
         source="Shazeer 2020, arXiv:2002.05202; element-wise, unfused",

@@ -1,5 +1,6 @@
 """PyTorch's cross entropy on the logits of one rank: log-softmax, then the logarithm of each target's probability."""
 
+from predictor.core.costs.layer_call import logits
 from predictor.core.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.core.costs.work import Work
 
@@ -29,6 +30,8 @@ OPERATOR = Operator(
     name="torch_cross_entropy",
     dimensions=("tokens", "vocab", "logit_bytes"),
     work=_work,
+    layer_shape=logits,
+    at_ends=True,
     extra_kinds=("count",),
     launches=(2, 3),
     byte_sizes="fixed",

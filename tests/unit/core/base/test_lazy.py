@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from predictor.core.base.lazy import lazy
-from predictor.core.workload.layer_call import LayerCall
+from predictor.core.costs.layer_call import LayerCall
 
 computed: list[int] = []
 

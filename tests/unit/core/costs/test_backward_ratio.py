@@ -57,3 +57,18 @@ def test_without_any_table_a_rule_takes_a_multiple_of_its_roofline() -> None:
     assert donor.times == pytest.approx(OVER_ROOFLINE * least.times)
     cost = open_system(REGRESSORS_FOLDER / "Vista", "fp16").cost(RULE, FORWARD, SHAPE)
     assert cost.source is Source.ANALYTIC
+
+
+def test_the_products_of_a_rule_in_chunks_are_counted_by_hand() -> None:
+    """Two chunks of 4 tokens, keys of 2 and values of 3 elements: each product as (rows, depth, columns)."""
+    inside = [(4, 2, 4), (4, 2, 4), (4, 4, 3)]  # queries with keys, keys with keys, scores with values
+    # The first chunk reads no state and the second leaves none: half of three products with a state a chunk.
+    state = [(4, 2, 3)] * 3
+    needed = sum(2.0 * a * b * c for a, b, c in 2 * inside + state)
+    solved = sum(2.0 * a * b * c for a, b, c in 2 * [(4, 4, 2), (4, 4, 3)]) + 2 * 4**3  # both factors, and the inverse
+    forward, backward = (RULE.work((1, 8, 1, 2, 3, 4), direction, 1) for direction in (FORWARD, BACKWARD))
+    assert (forward.flops, forward.extras[0]) == (needed, needed + solved)
+    again = 2 * 2.0 * 4 * 2 * 4  # keys with keys, of each chunk
+    assert (backward.flops, backward.extras[0]) == (2 * needed, 2 * needed + 3 * solved + again)
+    whole = RULE.work((1, 4, 1, 2, 3, 64), FORWARD, 1)  # a sequence within one chunk has no state
+    assert whole.flops == sum(2.0 * a * b * c for a, b, c in inside)

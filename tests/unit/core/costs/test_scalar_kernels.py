@@ -9,7 +9,7 @@ from predictor.core.costs.cost import Source
 from predictor.core.costs.operator import Direction
 from predictor.core.costs.published import PublishedSystem, open_system
 from predictor.core.costs.scalar_kernels import LOG_ERROR, OPERATOR, ScalarKernelRegressor, scalar_kernels_of
-from predictor.core.workload.fused import fused_loss
+from predictor.core.workload.losses import fused_loss
 from tests.unit.core.workload.test_low_precision import run_of
 
 FORWARD = Direction.FORWARD

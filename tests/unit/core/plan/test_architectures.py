@@ -14,6 +14,7 @@ from predictor.core.step.stages import time_pass
 from predictor.core.workload.accumulation import gradient_accumulation
 from predictor.core.workload.edges import edge_block, message_tasks
 from predictor.core.workload.layout import Layout
+from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.stage_end import stage_end
@@ -49,7 +50,7 @@ LLAMA = Transformer(
 EXPERTS = MixtureOfExperts(num_experts=8, experts_per_token=2, expert_ffn_hidden_size=512, load_imbalance=1.0)
 RUN = TrainingRun(
     model=LLAMA,
-    layout=Layout(2, 2, 4, 4),
+    layout=Layout(2, 2, 4, gpus_per_node=4),
     layers_per_stage=(4, 4),
     micro_batch_size=1,
     num_micro_batches=4,
@@ -197,7 +198,7 @@ def test_context_parallel_attention_is_all_of_it_shared_out() -> None:
 
 
 def test_experts_see_every_token_once_per_choice() -> None:
-    layout = Layout(1, 1, 8, 4, expert_parallel_size=4)
+    layout = Layout(1, 1, 8, gpus_per_node=4, expert_parallel_size=4)
     run = replace(RUN, model=replace(LLAMA, experts=EXPERTS), layout=layout, layers_per_stage=(8,))
     forward = forward_pass(run, SPARSE)
     experts = [task for task in forward.tasks if task.name == "expert_up"]
@@ -206,7 +207,9 @@ def test_experts_see_every_token_once_per_choice() -> None:
     assert exchange == {"all_to_all": 2 * 2048 * 2 * 1024 * 2}
     busy = replace(run, model=replace(LLAMA, experts=replace(EXPERTS, load_imbalance=1.5)))
     assert sizes(forward_pass(busy, SPARSE).tasks, Part.EXPERT_PARALLEL)["all_to_all"] == 1.5 * exchange["all_to_all"]
-    assert not sizes(forward_pass(replace(run, layout=Layout(1, 1, 8, 4)), SPARSE).tasks, Part.EXPERT_PARALLEL)
+    assert not sizes(
+        forward_pass(replace(run, layout=Layout(1, 1, 8, gpus_per_node=4)), SPARSE).tasks, Part.EXPERT_PARALLEL
+    )
 
 
 def test_dense_layers_come_before_those_with_experts() -> None:
@@ -217,7 +220,7 @@ def test_dense_layers_come_before_those_with_experts() -> None:
 
 
 def test_experts_are_summed_over_the_ranks_that_hold_them() -> None:
-    layout = Layout(1, 1, 8, 4, expert_parallel_size=4)
+    layout = Layout(1, 1, 8, gpus_per_node=4, expert_parallel_size=4)
     run = replace(RUN, model=replace(LLAMA, experts=EXPERTS), layout=layout, layers_per_stage=(8,), zero_stage=0)
     reduced = [task for task in end_of(run).reduction if task.name == "all_reduce"]
     elements: dict[tuple[int, ...], float] = {}
@@ -229,9 +232,8 @@ def test_experts_are_summed_over_the_ranks_that_hold_them() -> None:
 
 
 @pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
-def test_sharing_out_more_moves_more_often(zero_stage: int) -> None:
-    run = replace(RUN, layout=Layout(1, 1, 8, 4), layers_per_stage=(8,), zero_stage=zero_stage)
-    run = replace(run, scatters_gradients=zero_stage >= 2)
+def test_sharing_out_more_moves_more_often(zero_stage: ZeroStage) -> None:
+    run = replace(RUN, layout=Layout(1, 1, 8, gpus_per_node=4), layers_per_stage=(8,), zero_stage=zero_stage)
     block, end = layer_block(run, DENSE), end_of(run)
     per_rank = parameters_of(LLAMA).total * 2 // 8
     assert sizes(block.forward.tasks, Part.DATA_PARALLEL) == ({"all_gather": per_rank} if zero_stage == 3 else {})
@@ -258,24 +260,24 @@ def test_weight_gradients_are_part_of_the_backward_pass() -> None:
 
 
 def test_rank_order_decides_what_a_group_spans() -> None:
-    layout = Layout(2, 2, 4, 4)
+    layout = Layout(2, 2, 4, gpus_per_node=4)
     assert layout.tensor_group() == Topology(1, 2)
     assert layout.gradient_group() == Topology(2, 2)
     assert layout.pipeline_hop() == Topology(2, 4)
     inner_pipeline = replace(layout, rank_order=("tp", "pp", "cp", "dp"))
     assert inner_pipeline.gradient_group() == Topology(4, 1)
     assert inner_pipeline.pipeline_hop() == Topology(1, 2)
-    ring = Layout(1, 1, 4, 4, context_parallel_size=2)
+    ring = Layout(1, 1, 4, gpus_per_node=4, context_parallel_size=2)
     assert ring.context_hop() == Topology(1, 2)
     assert ring.gradient_group() == Topology(2, 4)
     assert ring.num_gpus == 8
 
 
 def test_expert_groups_are_neighbours() -> None:
-    layout = Layout(1, 1, 8, 4, expert_parallel_size=4)
+    layout = Layout(1, 1, 8, gpus_per_node=4, expert_parallel_size=4)
     assert layout.expert_group() == Topology(1, 4)
     assert layout.expert_gradient_group() == Topology(2, 1)
-    spread = Layout(2, 1, 4, 4, context_parallel_size=2, expert_parallel_size=4)
+    spread = Layout(2, 1, 4, gpus_per_node=4, context_parallel_size=2, expert_parallel_size=4)
     assert spread.expert_group() == Topology(2, 2)
     assert spread.expert_gradient_group() == Topology(2, 1)
 
@@ -283,10 +285,10 @@ def test_expert_groups_are_neighbours() -> None:
 def test_traffic_hides_once_and_behind_no_other_traffic() -> None:
     run = replace(
         RUN,
-        layout=Layout(2, 1, 8, 4),
+        layout=Layout(2, 1, 8, gpus_per_node=4),
         layers_per_stage=(8,),
         zero_stage=3,
-        scatters_gradients=True,
+        gradient_reduction="reduce_scatter",
         overlap_gradient_reduction=True,
         overlap_parameter_gather=True,
     )
@@ -315,8 +317,8 @@ def test_hidden_traffic_leaves_less_to_hide_behind() -> None:
 
 
 def test_gradients_of_shares_are_added_up_by_their_owners() -> None:
-    def added(zero_stage: int) -> float:
-        run = replace(RUN, layout=Layout(1, 1, 8, 4), layers_per_stage=(8,), zero_stage=zero_stage)
+    def added(zero_stage: ZeroStage) -> float:
+        run = replace(RUN, layout=Layout(1, 1, 8, gpus_per_node=4), layers_per_stage=(8,), zero_stage=zero_stage)
         task = gradient_accumulation(run, DENSE)
         return task.shape[0] * task.times
 
@@ -324,7 +326,7 @@ def test_gradients_of_shares_are_added_up_by_their_owners() -> None:
 
 
 def test_experts_with_tensor_parallelism_gather_again_only_what_linear_layers_saved() -> None:
-    layout = Layout(2, 1, 8, 4, expert_parallel_size=4)
+    layout = Layout(2, 1, 8, gpus_per_node=4, expert_parallel_size=4)
     run = replace(
         RUN, model=replace(LLAMA, experts=EXPERTS), layout=layout, layers_per_stage=(8,), sequence_parallel=True
     )
@@ -341,7 +343,7 @@ def test_experts_with_tensor_parallelism_gather_again_only_what_linear_layers_sa
 
 def test_no_rank_is_busier_where_all_have_all_experts() -> None:
     model = replace(LLAMA, experts=replace(EXPERTS, load_imbalance=2.0))
-    alone = replace(RUN, model=model, layout=Layout(1, 1, 8, 4), layers_per_stage=(8,))
+    alone = replace(RUN, model=model, layout=Layout(1, 1, 8, gpus_per_node=4), layers_per_stage=(8,))
     even = replace(alone, model=replace(LLAMA, experts=EXPERTS))
     assert forward_pass(alone, SPARSE) == forward_pass(even, SPARSE)
 

@@ -151,7 +151,7 @@ def test_a_system_times_operators_and_collectives() -> None:
         (lambda: predict(NOT_A_PATH), "config is 3; expected the path"),
         (lambda: predict(full_form(system="Vist")), "Vist is not a published system. Did you mean Vista?"),
         (lambda: predict(full_form(), system=NOT_A_PATH), "system is 3; expected a name, a folder"),
-        (lambda: predict(full_form(), hardware={"memory": 3}), "--set memory=3: expected KEY=VALUE. Did you mean"),
+        (lambda: predict(full_form(), hardware={"memory": 3}), "--set memory=3: memory is no key. Did you mean"),
         (lambda: predict(full_form(), hardware={"memory_gib": True}), "is no positive number"),
         (lambda: predict(full_form(), hardware=["memory_gib=1", "memory_gib=2"]), "names memory_gib twice"),
         (lambda: compare([full_form()]), "compare needs two configurations"),

@@ -72,11 +72,14 @@ def test_a_domain_over_nodes_keeps_its_groups_inside() -> None:
 @pytest.mark.parametrize(
     ("layout", "reach"),
     [
-        (Layout(8, 1, 32, 4, gpus_per_domain=72), 64),  # 256 GPUs in blocks of 64
-        (Layout(8, 1, 18, 4, gpus_per_domain=72), 72),  # 144 GPUs fill two domains
-        (Layout(1, 1, 64, 4, gpus_per_domain=72), 64),  # all in one domain
-        (Layout(1, 4, 128, 4, expert_parallel_size=32, gpus_per_domain=72), 64),  # two groups of experts a domain
-        (Layout(8, 1, 32, 4), 4),
+        (Layout(8, 1, 32, gpus_per_node=4, gpus_per_domain=72), 64),  # 256 GPUs in blocks of 64
+        (Layout(8, 1, 18, gpus_per_node=4, gpus_per_domain=72), 72),  # 144 GPUs fill two domains
+        (Layout(1, 1, 64, gpus_per_node=4, gpus_per_domain=72), 64),  # all in one domain
+        (
+            Layout(1, 4, 128, gpus_per_node=4, expert_parallel_size=32, gpus_per_domain=72),
+            64,
+        ),  # two groups of experts a domain
+        (Layout(8, 1, 32, gpus_per_node=4), 4),
     ],
 )
 def test_whole_blocks_of_a_domain_are_used(layout: Layout, reach: int) -> None:
@@ -85,10 +88,10 @@ def test_whole_blocks_of_a_domain_are_used(layout: Layout, reach: int) -> None:
 
 
 def test_a_group_that_straddles_is_noted() -> None:
-    assert straddling_notes(Layout(8, 1, 4, 8)) == []
-    (note,) = straddling_notes(Layout(16, 1, 4, 8))
+    assert straddling_notes(Layout(8, 1, 4, gpus_per_node=8)) == []
+    (note,) = straddling_notes(Layout(16, 1, 4, gpus_per_node=8))
     assert "groups of 16 ranks straddle 2 nodes with 8 GPUs each" in note
-    (note,) = straddling_notes(Layout(4, 1, 16, 8, expert_parallel_size=4))
+    (note,) = straddling_notes(Layout(4, 1, 16, gpus_per_node=8, expert_parallel_size=4))
     assert note.startswith("Expert-parallel")
     assert "would fit" in note
 

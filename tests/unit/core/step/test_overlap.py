@@ -22,6 +22,7 @@ from predictor.core.step.stages import time_block
 from predictor.core.timeline.graph import GraphTask, replay_graph
 from predictor.core.workload.edges import edge_block
 from predictor.core.workload.layout import Layout
+from predictor.core.workload.parallelism_keys import GatherPrecision
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharding import groups_of
 from predictor.core.workload.stage_end import stage_end
@@ -35,10 +36,10 @@ from tests.unit.core.workload.test_workloads import RUN
 LENGTHS = st.floats(0.0, 1000.0)
 SHARDED = replace(
     RUN,
-    layout=Layout(1, 1, 8, 4),
+    layout=Layout(1, 1, 8, gpus_per_node=4),
     layers_per_stage=(8,),
     zero_stage=3,
-    scatters_gradients=True,
+    gradient_reduction="reduce_scatter",
     overlap_gradient_reduction=True,
     overlap_parameter_gather=True,
 )
@@ -145,7 +146,7 @@ def _replayed(layers: int, computing: float, gather: float, scatter: float) -> t
 def test_units_hide_traffic_as_a_replay_of_their_streams(collective_us: float) -> None:
     system, layers = _system(collective_us), 8
     forward, backward = _step_of_units(layers, SHARDED, system)
-    alone = time_block(system, layer_block(replace(SHARDED, zero_stage=1, scatters_gradients=False), DENSE))
+    alone = time_block(system, layer_block(replace(SHARDED, zero_stage=1, gradient_reduction="all_reduce"), DENSE))
     copies = 10.0  # of one kernel a pass; times of kernels by their bytes are not whole
     ahead, back = (
         sum(10.0 * task.times for task in tasks.tasks if task.part is not Part.DATA_PARALLEL)
@@ -170,7 +171,9 @@ def test_weights_that_stay_are_gathered_once() -> None:
 
     assert gathers(SHARDED) == 2.0
     assert gathers(replace(SHARDED, reshard_after_forward=False)) == 1.0
-    stages = replace(SHARDED, layout=Layout(1, 2, 8, 4), layers_per_stage=(4, 4), reshard_after_forward=False)
+    stages = replace(
+        SHARDED, layout=Layout(1, 2, 8, gpus_per_node=4), layers_per_stage=(4, 4), reshard_after_forward=False
+    )
     end = stage_end(stages, 0, stages.rank_parameters(0))
     assert gathers(stages) == 0.0
     assert sum(task.times for task in end.gather) == end.buckets == 5  # four layers and the root
@@ -203,14 +206,14 @@ def test_groups_share_out_and_replicas_sum() -> None:
     (dense,) = groups_of(run, run.layer_parameters(DENSE))
     assert dense.sharing == Topology(1, 4)
     assert dense.replicas == Topology(2, 1)
-    layout = Layout(1, 1, 16, 4, expert_parallel_size=2)
+    layout = Layout(1, 1, 16, gpus_per_node=4, expert_parallel_size=2)
     assert layout.expert_sharing_group(8).ranks == 4
     assert layout.expert_replica_group(8).ranks == 2
     assert layout.sharing_group(16) == layout.gradient_group()
 
 
 def test_gathers_take_the_precision_of_the_wire() -> None:
-    def sizes(precision: str | None) -> int:
+    def sizes(precision: GatherPrecision | None) -> int:
         run = replace(SHARDED, gather_precision=precision, fp32_parameters=True)
         (gather,) = [task for task in layer_block(run, DENSE).calls() if task.name == "all_gather"][:1]
         return gather.shape[0]
@@ -220,7 +223,7 @@ def test_gathers_take_the_precision_of_the_wire() -> None:
 
 
 def test_chunks_hide_tensor_parallel_traffic() -> None:
-    run = replace(RUN, layout=Layout(4, 1, 2, 4), layers_per_stage=(8,), sequence_parallel=True)
+    run = replace(RUN, layout=Layout(4, 1, 2, gpus_per_node=4), layers_per_stage=(8,), sequence_parallel=True)
     chunked = forward_pass(replace(run, overlap_linear_traffic=True), DENSE)
     whole = forward_pass(run, DENSE)
 

@@ -15,8 +15,8 @@ from predictor.core.costs.operator import Direction
 from predictor.core.costs.published import open_system, with_hardware
 from predictor.core.hardware.hardware import Gpu, Quantity
 from predictor.core.hardware.power import clock_log_error, clock_ratio
+from predictor.core.transforms.compilation import compiled_model
 from predictor.core.workload.edges import edge_block
-from predictor.core.workload.fused import compiled_model
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.tasks import PassTasks
 from predictor.core.workload.transformer import Attention, LayerKind, Loss, Normalization

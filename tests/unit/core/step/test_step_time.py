@@ -56,7 +56,7 @@ def test_a_pass_is_the_sum_of_its_calls() -> None:
 
 
 def test_one_stage_step_is_micro_batches_plus_the_end() -> None:
-    run = replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,))
+    run = replace(RUN, layout=Layout(1, 1, 1, gpus_per_node=4), layers_per_stage=(4,))
     result = predict(run, unit_system())
     stage = result.stages[0]
     passes = sum(one.cost.us for one in stage.whole.passes)

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections import defaultdict
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from tests.property.test_schedules import Case, cases
 
 Event = dict[str, Any]
 TRACES = Path(os.environ.get("TRACES", Path(__file__).resolve().parents[5] / "shared" / "traces"))
+LARGE_TRACE_BYTES = 1_000_000
 
 
 def traced(case: Case, parts: bool = False) -> StepTrace:
@@ -273,14 +275,19 @@ def test_a_trace_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         read_spans(tmp_path / "absent.json")
 
 
-@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no recorded traces in {TRACES}")
-def test_every_recorded_kineto_trace_is_read_whole() -> None:
+def recorded_traces() -> Iterator[Any]:
     for path in (path for path in sorted(TRACES.glob("*.json.gz")) if "chakra" not in path.name):
-        document = json.loads(gzip.decompress(path.read_bytes()))
-        complete = [event for event in document["traceEvents"] if event["ph"] == "X"]
-        spans = read_spans(path)
-        assert len(spans) == len(complete)
-        assert len({(span.rank, span.stream) for span in spans}) == len({(e["pid"], e["tid"]) for e in complete})
-        assert {span.rank for span in spans} == {document.get("distributedInfo", {}).get("rank", 0)}
-        total = sum(event["dur"] for event in complete)
-        assert sum(span.duration_us for span in spans) == pytest.approx(total, rel=1e-6)
+        marks = pytest.mark.thorough if path.stat().st_size > LARGE_TRACE_BYTES else ()
+        yield pytest.param(path, id=path.name, marks=marks)
+
+
+@pytest.mark.parametrize("path", [*recorded_traces()])
+def test_every_recorded_kineto_trace_is_read_whole(path: Path) -> None:
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    complete = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    spans = read_spans(path)
+    assert len(spans) == len(complete)
+    assert len({(span.rank, span.stream) for span in spans}) == len({(e["pid"], e["tid"]) for e in complete})
+    assert {span.rank for span in spans} == {document.get("distributedInfo", {}).get("rank", 0)}
+    total = sum(event["dur"] for event in complete)
+    assert sum(span.duration_us for span in spans) == pytest.approx(total, rel=1e-6)

@@ -221,7 +221,7 @@ def test_a_capacity_needs_no_count() -> None:
 
 def test_graphs_of_modules_launch_what_they_hold() -> None:
     def launches(kind: LayerKind, *modules: GraphModule) -> float:
-        captured = replace(RUN, graph_modules=modules)
+        captured = replace(RUN, cuda_graphs=modules)
         return layer_launches(captured, kind, forward_pass(captured, kind))
 
     forward = forward_pass(RUN, SPARSE)

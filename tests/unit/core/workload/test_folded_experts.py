@@ -89,7 +89,7 @@ def test_groups_are_those_of_megatrons_ranks(
     if (tp * cp * dp) % (etp * ep) or etp == tp:
         return
     order = ("tp", "cp", "pp", "dp") if stages_inside else ("tp", "cp", "dp", "pp")
-    layout = Layout(tp, pp, dp, gpus_per_node, None, cp, ep, order, None, etp)
+    layout = Layout(tp, pp, dp, cp, ep, etp, order, gpus_per_node=gpus_per_node)
 
     def found(group: Topology) -> tuple[int, int]:
         return group.ranks, group.nodes
@@ -102,10 +102,10 @@ def test_groups_are_those_of_megatrons_ranks(
 
 def test_folding_fits_more_expert_ranks_into_a_node() -> None:
     # Liu et al. 2025, arXiv:2504.14960, figure 2: attention on TP 4 and DP 2 of a node of eight, experts on EP 8.
-    folded = Layout(4, 1, 2, 8, expert_parallel_size=8, expert_tensor_parallel_size=1)
+    folded = Layout(4, 1, 2, gpus_per_node=8, expert_parallel_size=8, expert_tensor_parallel_size=1)
     assert folded.expert_group() == Topology(1, 8)
     assert folded.expert_gradient_group().ranks == 1
-    unfolded = Layout(4, 1, 8, 8, expert_parallel_size=8)
+    unfolded = Layout(4, 1, 8, gpus_per_node=8, expert_parallel_size=8)
     assert unfolded.expert_group().nodes == 4
 
 

@@ -48,7 +48,7 @@ def test_adapters_of_every_linear_layer() -> None:
 
 
 def test_only_adapters_have_gradients_and_optimizer_states() -> None:
-    run = run_of(MODEL, lora=LORA, layout=Layout(1, 1, 4, 8))
+    run = run_of(MODEL, lora=LORA, layout=Layout(1, 1, 4, gpus_per_node=8))
     parameters = run.rank_parameters(0)
     assert parameters.total == 8 * trained(LORA, MODEL)
     padding = 2 * (MODEL.embedding_parameters() - MODEL.vocab_size * MODEL.hidden_size)
@@ -120,7 +120,7 @@ OF_EXPERT = (1024 + 2 * 512) + (512 + 1024)
 
 
 def experts_run(lora: Lora) -> TrainingRun:
-    return run_of(SPARSE_MODEL, lora=lora, layout=Layout(1, 1, 4, 8, expert_parallel_size=4))
+    return run_of(SPARSE_MODEL, lora=lora, layout=Layout(1, 1, 4, gpus_per_node=8, expert_parallel_size=4))
 
 
 def test_experts_share_an_adapter_or_have_one_each() -> None:
@@ -188,7 +188,7 @@ def test_mamba_layers_have_adapters_of_both_projections() -> None:
 
 def traffic(lora: Lora, direction: str, sequence_parallel: bool = True) -> dict[str, int]:
     """Return the bytes that tensor-parallel ranks send for adapters, by collective."""
-    run = run_of(MODEL, layout=Layout(4, 1, 1, 8), sequence_parallel=sequence_parallel)
+    run = run_of(MODEL, layout=Layout(4, 1, 1, gpus_per_node=8), sequence_parallel=sequence_parallel)
     layer_pass = forward_pass if direction == "forward" else backward_pass
     sizes: Counter[str] = Counter()
     for of, sign in ((lora, 1), (Lora(16, ()), -1)):

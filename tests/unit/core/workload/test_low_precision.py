@@ -94,10 +94,10 @@ def test_the_router_of_experts_stays_in_16_bits() -> None:
 
 
 def test_first_and_last_layers_are_left_out() -> None:
-    run = run_of(gemm_recipe=GemmRecipe.FP8_TENSORWISE, layers_in_16_bits=(1, 2))
+    run = run_of(gemm_recipe=GemmRecipe.FP8_TENSORWISE, layers_in_16_bits_at_start=1, layers_in_16_bits_at_end=2)
     assert run.stage_kinds(0) == {IN_16_BITS: 3, DENSE: 5}
     assert set(products(layer_block(run, IN_16_BITS).forward.tasks).values()) == {""}
-    assert run_of(layers_in_16_bits=(1, 2)).stage_kinds(0) == {DENSE: 8}
+    assert run_of(layers_in_16_bits_at_start=1, layers_in_16_bits_at_end=2).stage_kinds(0) == {DENSE: 8}
 
 
 def test_casts_read_and_write_what_the_recipe_says() -> None:

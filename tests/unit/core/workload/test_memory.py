@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
@@ -18,6 +19,7 @@ from predictor.core.step.memory import (
 from predictor.core.timeline.in_flight import peak_in_flight
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.layout import Layout
+from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.step_tasks import BlockMemory
@@ -55,7 +57,7 @@ def published(name: str, recompute: Recompute, sequence_parallel: bool) -> Train
     )
     return TrainingRun(
         model=model,
-        layout=Layout(tp, pp, 1, 8),
+        layout=Layout(tp, pp, 1, gpus_per_node=8),
         layers_per_stage=(layers // pp,) * pp,
         micro_batch_size=micro_batch,
         num_micro_batches=2 * pp,
@@ -181,11 +183,11 @@ def test_states_of_a_7_5b_model_equal_the_published_table(ranks: int, gigabytes:
         num_layers=1, hidden_size=128, num_attention_heads=1, ffn_hidden_size=7_500_000_000 // 256,
         sequence_length=128, vocab_size=128, rotary_fraction=1.0, tied_embeddings=True,
     )  # fmt: skip
-    for stage, expected in enumerate(gigabytes):
+    for stage, expected in zip(get_args(ZeroStage), gigabytes, strict=True):
         run = replace(
             published("22B", Recompute.NONE, False),
             model=model,
-            layout=Layout(1, 1, ranks, 8),
+            layout=Layout(1, 1, ranks, gpus_per_node=8),
             layers_per_stage=(1,),
             zero_stage=stage,
             fp32_gradients=False,

@@ -10,6 +10,7 @@ from predictor.core.rows import Role
 from predictor.core.step.memory import StageMemory, step_memory
 from predictor.core.workload.kept_activations import kept_and_recomputed
 from predictor.core.workload.layout import Layout
+from predictor.core.workload.parallelism_keys import GatherPrecision
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, Recompute, RecomputeModule
 from predictor.core.workload.software import Framework
@@ -22,7 +23,7 @@ from tests.unit.llama_8b import LLAMA_8B
 DENSE = LayerKind()
 FSDP = TrainingRun(
     model=replace(LLAMA_8B, loss=Loss.TORCH),
-    layout=Layout(1, 1, 8, 8),
+    layout=Layout(1, 1, 8, gpus_per_node=8),
     layers_per_stage=(32,),
     micro_batch_size=1,
     num_micro_batches=1,
@@ -33,7 +34,7 @@ FSDP = TrainingRun(
     gradient_bucket_elements=500_000_000,
     overlap_gradient_reduction=True,
     overlap_parameter_gather=True,
-    scatters_gradients=True,
+    gradient_reduction="reduce_scatter",
     fp32_gradients=True,
     fp32_parameters=True,
 )
@@ -106,7 +107,9 @@ def test_a_recomputed_module_drops_its_tensors(module: RecomputeModule, dropped:
 
 
 def test_deepspeed_widens_the_gradients_of_a_rank_and_keeps_its_pipelines_outputs() -> None:
-    run = replace(FSDP, zero_stage=1, fp32_parameters=False, fp32_gradients=False, layout=Layout(1, 2, 4, 8))
+    run = replace(
+        FSDP, zero_stage=1, fp32_parameters=False, fp32_gradients=False, layout=Layout(1, 2, 4, gpus_per_node=8)
+    )
     run = replace(run, layers_per_stage=(16, 16), num_micro_batches=4, overlap_parameter_gather=False)
     plain, deepspeed = (transformer_step(replace(run, framework=name)) for name in (None, Framework.MEGATRON_DEEPSPEED))
     parameters = run.rank_parameters(0).total
@@ -136,7 +139,7 @@ def test_the_optimizer_keeps_what_the_run_says(given: float | None, per_paramete
 
 
 @pytest.mark.parametrize(("travels", "gathered"), [("bf16", 2), ("fp8", 1), ("fp32", 6)])
-def test_gathered_weights_take_what_travels_and_the_narrowed_copy(travels: str, gathered: int) -> None:
+def test_gathered_weights_take_what_travels_and_the_narrowed_copy(travels: GatherPrecision, gathered: int) -> None:
     run = replace(FSDP, gather_precision=travels, reshard_after_forward=False)
     assert layer_memory(run, DENSE).gathered == gathered * run.layer_parameters(DENSE).total
 

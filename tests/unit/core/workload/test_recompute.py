@@ -34,7 +34,7 @@ from tests.unit.llama_8b import LLAMA_8B
 LLAMA = replace(LLAMA_8B, normalization=Normalization.FUSED_RMS_NORM)
 RUN = TrainingRun(
     model=LLAMA,
-    layout=Layout(1, 1, 8, 8),
+    layout=Layout(1, 1, 8, gpus_per_node=8),
     layers_per_stage=(32,),
     micro_batch_size=1,
     num_micro_batches=2,
@@ -67,7 +67,7 @@ def test_every_second_product_runs_again_and_attention_does_not() -> None:
 
 
 def test_scatters_are_saved_and_gathers_run_again() -> None:
-    split = replace(RUN, layout=Layout(2, 1, 4, 8), sequence_parallel=True, recompute=Recompute.PER_OP)
+    split = replace(RUN, layout=Layout(2, 1, 4, gpus_per_node=8), sequence_parallel=True, recompute=Recompute.PER_OP)
     again = recomputed(split)
     assert again["all_gather"] == 2.0
     assert "reduce_scatter" not in again
@@ -109,7 +109,7 @@ def test_selective_recomputation_covers_the_named_modules() -> None:
     assert recomputed(selective) == {"grouped_query_attention": 1.0}
     norms = replace(selective, recompute_modules=(RecomputeModule.NORMS, RecomputeModule.MLP_ACTIVATION))
     assert recomputed(norms) == {"layer_norm": 2.0, "swiglu": 1.0}
-    mlp = replace(selective, layout=Layout(2, 1, 4, 8), recompute_modules=(RecomputeModule.MLP,))
+    mlp = replace(selective, layout=Layout(2, 1, 4, gpus_per_node=8), recompute_modules=(RecomputeModule.MLP,))
     assert recomputed(mlp) == {"ffn_up": 1.0, "swiglu": 1.0, "ffn_down": 1.0, "all_reduce": 1.0}
 
 

@@ -44,7 +44,7 @@ LATENT = replace(MODEL, latent_attention=MLA)
 def run_of(model: Transformer, tensor_parallel_size: int = 1, **changes: Any) -> TrainingRun:
     run = TrainingRun(
         model=model,
-        layout=Layout(tensor_parallel_size, 1, 1, 8),
+        layout=Layout(tensor_parallel_size, 1, 1, gpus_per_node=8),
         layers_per_stage=(model.num_layers,),
         micro_batch_size=2,
         num_micro_batches=4,
@@ -220,7 +220,7 @@ def test_biases_of_one_half_are_summed_there() -> None:
 def test_a_further_prediction_adds_exactly_its_layer() -> None:
     """Over two stages: a layer, a projection of twice the width, three norms; output projection and loss once more."""
     further = replace(MODEL, num_mtp_layers=1)
-    layout = Layout(1, 2, 1, 8)
+    layout = Layout(1, 2, 1, gpus_per_node=8)
     plain, more = (run_of(model, layout=layout, layers_per_stage=(4, 4)) for model in (MODEL, further))
     layer = parameters_of(MODEL).total + 2 * 1024**2 + 3 * 1024
     assert further.num_parameters() - MODEL.num_parameters() == layer
@@ -240,7 +240,7 @@ def test_a_further_prediction_adds_exactly_its_layer() -> None:
 def test_parameters_of_ranks_add_up() -> None:
     """Over a pipeline: the whole model, and a copy of the embedding for the further prediction."""
     model = replace(LATENT, num_mtp_layers=1, vocab_size=32000)
-    run = run_of(model, layout=Layout(1, 4, 1, 8), layers_per_stage=(2, 2, 2, 2))
+    run = run_of(model, layout=Layout(1, 4, 1, gpus_per_node=8), layers_per_stage=(2, 2, 2, 2))
     assert sum(run.stage_parameters(stage) for stage in range(4)) == (
         model.num_parameters() + model.embedding_parameters()
     )
@@ -266,7 +266,7 @@ VISION = Vision(
 
 def test_a_vision_tower_stands_before_the_first_layer() -> None:
     seeing = replace(MODEL, vision=VISION)
-    layout = Layout(2, 2, 1, 8)
+    layout = Layout(2, 2, 1, gpus_per_node=8)
     run, blind = (run_of(model, layout=layout, layers_per_stage=(4, 4)) for model in (seeing, MODEL))
     edge, plain = (edge_block(of, is_first=True, is_last=False) for of in (run, blind))
     tasks = by_name(edge.forward.tasks)

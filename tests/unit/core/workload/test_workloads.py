@@ -10,12 +10,13 @@ from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, Topology, collective_shape, topology_of
 from predictor.core.costs.operator import Direction
 from predictor.core.workload.edges import edge_block, message_tasks
-from predictor.core.workload.layer_shapes import LAYER_SHAPES
 from predictor.core.workload.layout import Layout
+from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.stage_end import stage_end
 from predictor.core.workload.tasks import Part, PassTasks
+from predictor.core.workload.training_keys import Precision
 from predictor.core.workload.transformer import Attention, Biases, LayerKind, Normalization, Transformer
 from predictor.core.workload.transformer_step import layer_block
 from tests.layers import parameters_of, times
@@ -35,7 +36,7 @@ GPT = Transformer(
 )
 RUN = TrainingRun(
     model=GPT,
-    layout=Layout(2, 2, 2, 4),
+    layout=Layout(2, 2, 2, gpus_per_node=4),
     layers_per_stage=(2, 2),
     micro_batch_size=1,
     num_micro_batches=4,
@@ -50,10 +51,10 @@ RUN = TrainingRun(
 DENSE = LayerKind()
 
 
-@pytest.mark.parametrize("name", LAYER_SHAPES)
+@pytest.mark.parametrize("name", [name for name, operator in catalogue().items() if operator.layer_shape])
 def test_a_layer_calls_an_operator_with_all_its_dimensions(name: str) -> None:
     operator = catalogue()[name]
-    shape = LAYER_SHAPES[name](RUN.call())
+    shape = operator.shape_in(RUN.call())
     assert len(shape) == len(operator.dimensions)
     assert all(size >= 0 for size in shape)
 
@@ -107,12 +108,14 @@ def test_edges_hold_embedding_and_loss() -> None:
     assert {"lm_head", "cross_entropy", "logits_to_fp32"} <= set(
         names(edge_block(RUN, is_first=False, is_last=True).backward)
     )
-    alone = edge_block(replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,)), is_first=True, is_last=True)
+    alone = edge_block(
+        replace(RUN, layout=Layout(1, 1, 1, gpus_per_node=4), layers_per_stage=(4,)), is_first=True, is_last=True
+    )
     assert {"embedding", "lm_head"} <= set(names(alone.forward))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_a_loss_is_one_call_on_fp32_logits(precision: str) -> None:
+def test_a_loss_is_one_call_on_fp32_logits(precision: Precision) -> None:
     end = edge_block(replace(RUN, precision=precision), is_first=False, is_last=True)
     for tasks in (end.forward.tasks, end.backward.tasks):
         (loss,) = [task for task in tasks if task.name == "cross_entropy"]
@@ -121,7 +124,7 @@ def test_a_loss_is_one_call_on_fp32_logits(precision: str) -> None:
 
 
 def test_one_of_each_group_sends_nothing() -> None:
-    alone = replace(RUN, layout=Layout(1, 1, 1, 4), layers_per_stage=(4,))
+    alone = replace(RUN, layout=Layout(1, 1, 1, gpus_per_node=4), layers_per_stage=(4,))
     assert message_tasks(alone) == []
     end = stage_end(alone, 0, alone.rank_parameters(0))
     assert end.reduction == end.gather == end.tied == []
@@ -136,7 +139,7 @@ def test_gradients_are_reduced_in_buckets_that_add_up() -> None:
 
 
 def test_zero_shards_the_optimizer() -> None:
-    def owned(zero_stage: int) -> int:
+    def owned(zero_stage: ZeroStage) -> int:
         return stage_end(replace(RUN, zero_stage=zero_stage), 0, RUN.rank_parameters(0)).optimizer[0].shape[0]
 
     assert owned(0) == RUN.stage_parameters(0)
@@ -166,7 +169,7 @@ def test_groups_fill_nodes_in_order(size: int, stride: int, gpus_per_node: int, 
 def test_a_group_alone_starts_where_a_node_does() -> None:
     assert topology_of(((3, 1),), 4, num_gpus=3) == Topology(1, 3)
     assert topology_of(((3, 1),), 4, num_gpus=6) == Topology(2, 2, size=3)
-    assert Layout(1, 8, 3, 4).gradient_group().ranks == 3
+    assert Layout(1, 8, 3, gpus_per_node=4).gradient_group().ranks == 3
 
 
 def test_shards_of_an_uneven_group_add_up() -> None:
@@ -178,10 +181,10 @@ def test_shards_of_an_uneven_group_add_up() -> None:
 
 
 def test_neighbouring_stages_inside_a_node_stay_inside() -> None:
-    assert Layout(1, 4, 1, 4).pipeline_hop() == Topology(1, 2)
-    assert Layout(2, 4, 1, 4).pipeline_hop() == Topology(2, 2)
-    assert Layout(2, 4, 8, 4).pipeline_hop() == Topology(2, 4)
-    assert Layout(2, 4, 8, 4).first_and_last_stage() == Topology(2, 1)
+    assert Layout(1, 4, 1, gpus_per_node=4).pipeline_hop() == Topology(1, 2)
+    assert Layout(2, 4, 1, gpus_per_node=4).pipeline_hop() == Topology(2, 2)
+    assert Layout(2, 4, 8, gpus_per_node=4).pipeline_hop() == Topology(2, 4)
+    assert Layout(2, 4, 8, gpus_per_node=4).first_and_last_stage() == Topology(2, 1)
 
 
 def test_messages_that_leave_a_node_together_share_its_host() -> None:
@@ -199,7 +202,7 @@ def test_a_switch_lets_a_pair_use_all_links() -> None:
 
 
 def test_recomputation_that_stops_early_leaves_out_what_follows_the_last_saved_activation() -> None:
-    run = replace(RUN, layout=Layout(2, 1, 1, 4), layers_per_stage=(4,))
+    run = replace(RUN, layout=Layout(2, 1, 1, gpus_per_node=4), layers_per_stage=(4,))
     whole, early = (
         times(layer_block(replace(run, recompute_stops_early=stops), DENSE).recompute) for stops in (False, True)
     )

@@ -110,3 +110,29 @@ def padded_vocab_size(vocab_size: int, tensor_parallel_size: int, multiple: int 
     """
     step = multiple * tensor_parallel_size
     return ceil(vocab_size / step) * step
+
+
+def residual_stream(call: LayerCall) -> tuple[int, int]:
+    """Return the shape of norms, residual additions and dropout around both branches."""
+    return call.unsplit_tokens, call.hidden_size
+
+
+def ffn_inner(call: LayerCall) -> tuple[int, int]:
+    """Return the shape of the FFN's non-linearity."""
+    return call.tokens, call.ffn_width
+
+
+def scores(call: LayerCall) -> tuple[int, int]:
+    """Return the heads of one rank, and the rows of scores of each, which are as long."""
+    return call.micro_batch_size * call.heads_per_rank, call.sequence_per_rank
+
+
+def rotated(call: LayerCall) -> tuple[int, int, int]:
+    """Return tokens, the mean of queries' and keys' heads, and the width of each that rotates."""
+    heads = (call.heads_per_rank + call.key_value_heads_per_rank + 1) // 2
+    return call.tokens, heads, int(call.head_dim * call.rotary_fraction)
+
+
+def logits(call: LayerCall) -> tuple[int, int, int]:
+    """Return tokens, the vocabulary of one rank, and the bytes of a logit as the loss reads it."""
+    return call.tokens, call.vocab_per_rank, call.logit_bytes

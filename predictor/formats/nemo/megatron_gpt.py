@@ -1,4 +1,4 @@
-"""Read a YAML configuration of NeMo 1 (Megatron GPT): sections trainer and model, as arguments of Megatron-LM.
+"""Read a run of NeMo 1 (Megatron GPT): its YAML, or a command line with overrides, as arguments of Megatron-LM.
 
 Source of names and defaults: NVIDIA/NeMo r1.23, examples/nlp/language_modeling/conf/megatron_gpt_config.yaml and
 nemo/collections/nlp/models/language_modeling/megatron_base_model.py.
@@ -10,19 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.base.read_yaml import read_mapping
+from predictor.core.schema.presets import preset
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats.interpolation import filled
-from predictor.formats.known_keys import known_keys
+from predictor.formats.fields import Fields
+from predictor.formats.hub_models import preset_of
+from predictor.formats.known_keys import KnownKeys, known_keys, rest
 from predictor.formats.megatron.offloading import as_sections_say
-from predictor.formats.megatron.options import OFF, Options
+from predictor.formats.megatron.options import Options
 from predictor.formats.megatron.reader import from_options
+from predictor.formats.megatron_bridge.model import preset_section
+from predictor.formats.nemo.started import configuration
 
 FORMAT = "NeMo YAML"
 FAMILY = "nemo"
 KEYS = "nemo"
-TELLING = "tensor_model_parallel_size"
 MIB = 2**20
 RENAMED = {
     "activations_checkpoint_granularity": "recompute-granularity",
@@ -35,7 +37,7 @@ RENAMED = {
     "use_flash_attention": "use-flash-attn",
     "virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank",
 }
-SECTIONS = ("optim", "tokenizer", "data")  # of the section model, whose keys are read apart
+SECTIONS = ("optim", "tokenizer", "data", "peft")  # of the section model, whose keys are read apart
 # Switches that are on unless a file turns them off, with the arguments that do so.
 ON = {
     "bias": ("disable-bias-linear",),
@@ -59,6 +61,17 @@ ACTIVATIONS = {
 NORMS = {"layernorm": "LayerNorm", "layernorm1p": "LayerNorm", "rmsnorm": "RMSNorm"}
 SHARDED = ("distributed_fused_adam", "mcore_distributed_optim", "megatron_optim")
 ADAMS = ("adam", "adamw", "fused_adam", *SHARDED)
+OF_ITS_OWN = ("activation", "normalization", "override_vocab_size", "fp8", "fp8_e4m3", "fp8_hybrid")
+# Adapters by the layers that NeMo calls so: nemo/collections/nlp/parts/peft_config.py.
+ADAPTED = {
+    "attention_qkv": ("qkv",),
+    "attention_dense": ("attention_output",),
+    "mlp_fc1": ("ffn_up",),
+    "mlp_fc2": ("ffn_down",),
+    "attention": ("qkv", "attention_output"),
+    "mlp": ("ffn_up", "ffn_down"),
+    "all": ("qkv", "attention_output", "ffn_up", "ffn_down"),
+}
 # Keys that only models of other kinds have, with what these are.
 OTHERS = {
     "bert_binary_head": "an encoder (BERT)",
@@ -69,7 +82,6 @@ OTHERS = {
     "retro": "retrieval (RETRO)",
     "mm_cfg": "a model with a vision tower",
     "vision": "a model with a vision tower",
-    "peft": "adapters, whose base model is in another file",
     "hyena": "Hyena layers",
 }
 
@@ -85,26 +97,43 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         ConfigError: it is no decoder's, or something changes the cost in a way that is not modelled; the message has a
             line for each problem.
     """
-    content = filled(read_mapping(path))
-    content = content.get("training", content) if "trainer" not in content else content
+    content, notes = configuration(path)
     model, trainer = content.get("model") or {}, content.get("trainer") or {}
     for key, kind in OTHERS.items():
         if model.get(key) not in (None, False):
             raise ConfigError(f"{path.name}: model.{key} is given, which is of {kind}; only decoders are read")
     problems = Problems()
-    notes: list[str] = []
     options = Options({}, path.name, "model.", problems=problems.lines)
-    problems.part(None, _take, options, model, notes)
-    problems.part(None, _optimizer, options, model.get("optim") or {})
+    left = problems.part(dict[str, Any](), _take, options, model)
+    optim = Fields(model.get("optim") or {}, path.name, "model.optim.", problems=problems.lines)
+    problems.part(None, _optimizer, options, optim)
     problems.part(None, _precision, options, trainer, model)
     devices, nodes = trainer.get("devices"), trainer.get("num_nodes")
     gpus = devices * nodes if isinstance(devices, int) and isinstance(nodes, int) and devices > 0 else None
-    read = from_options(options, problems, notes, num_gpus or gpus, num_gpus is not None)
+    shape = None if "num-layers" in options.values else _elsewhere(options, model, notes)
+    read = from_options(options, problems, notes, num_gpus or gpus, num_gpus is not None, shape)
     if isinstance(devices, int) and devices > 0 and nodes != 1:
         read.content["parallelism"]["gpus_per_node"] = devices
-    read.content["training"] |= {"framework": FAMILY}
+    read.content["training"] |= {"framework": FAMILY} | problems.part(dict[str, Any](), _adapters, path.name, model)
+    holders = (Fields(left, path.name, "model.", problems=problems.lines), optim)
+    notes = [*read.notes, *rest(known_keys(KEYS), "NeMo", (*holders, _runs(trainer, path.name, problems.lines)))]
     problems.check()
-    return Read(read.content, read.notes, FORMAT, read.unsaid, read.derived)
+    if shape is not None:
+        read.unsaid.pop("model.vocab_size", None)
+        read.unsaid["model.num_layers"] = (
+            f"{path.name}: the model is in model.restore_from_path; take its config.json in front of this file "
+            "(from: [config.json, nemo.yaml]), or"
+        )
+    return Read(read.content, tuple(notes), FORMAT, read.unsaid, read.derived)
+
+
+def _runs(trainer: dict[str, Any], where: str, problems: list[str]) -> Fields:
+    """Return the keys of Lightning's trainer, of which only some say something about a step."""
+    fields = Fields(trainer, where, "trainer.", problems=problems)
+    fields.used |= {"devices", "num_nodes", "precision"}
+    if fields.whole("accumulate_grad_batches", 1) != 1:
+        fields.broken(fields.error("accumulate_grad_batches", "NeMo accumulates up to global_batch_size; write 1"))
+    return fields
 
 
 def _set(options: Options, key: str, value: Any, name: str) -> None:
@@ -112,33 +141,71 @@ def _set(options: Options, key: str, value: Any, name: str) -> None:
     options.names[key] = f"model.{name}"
 
 
-def _take(options: Options, model: dict[str, Any], notes: list[str]) -> None:
-    """Take the keys of the model as arguments, after recording those that are refused."""
-    known = known_keys(KEYS)
+def _take(options: Options, model: dict[str, Any]) -> dict[str, Any]:
+    """Take the keys of the model as arguments; return those that are none."""
+    known, arguments = known_keys(KEYS), known_keys("megatron")
+    fates = {*known.refused, *known.noted, *known.irrelevant}
+    left: dict[str, Any] = {}
     for name, value in model.items():
-        if known.is_irrelevant(name) or name in SECTIONS:
+        full, argument = f"model.{name}", RENAMED.get(name, name.replace("_", "-")).replace("-", "_")
+        if name in SECTIONS or (name == "transformer_block_type" and value == "pre_ln"):
             continue
-        if isinstance(value, dict) and name not in known.refused:
-            options.broken(
-                ConfigError(
-                    f"{options.where}: model.{name} is a section that is not read; remove it if it changes no cost"
-                )
-            )
-            continue
-        if name == "transformer_block_type" and value == "pre_ln":
-            continue
-        if name in known.noted:
-            notes += [] if value in OFF else [known.noted[name]]
-        elif name in known.refused:
-            if value not in OFF and value != 0:
-                options.broken(ConfigError(f"{options.where}: model.{name} is {value}; {known.refused[name]}"))
-        elif name in ON:
+        if name == "mcore_customization_config" and isinstance(value, dict) and not any(value.values()):
+            continue  # both keys false: no Falcon
+        if name in ON and value is not None:
             for key in ON[name] if value is False else ():
                 _set(options, key, True, name)
-        elif value is not None and value is not False:
-            _set(options, RENAMED.get(name, name.replace("_", "-")), value, name)
+        elif full in fates or known.is_irrelevant(full):
+            left[name] = value
+        elif isinstance(value, dict):
+            left |= {f"{name}.{key}": inner for key, inner in value.items()}
+        elif argument in OF_ITS_OWN or argument in arguments.read or _has_a_fate(argument, arguments):
+            if value is not None and value is not False:
+                _set(options, argument.replace("_", "-"), value, name)
+        else:
+            left[name] = value
     options.values = as_sections_say(options.values)
     _shape(options, model)
+    return left
+
+
+def _has_a_fate(argument: str, arguments: KnownKeys) -> bool:
+    return arguments.is_irrelevant(argument) or argument in arguments.noted or argument in arguments.refused
+
+
+def _elsewhere(options: Options, model: dict[str, Any], notes: list[str]) -> dict[str, Any] | None:
+    """Return the section ``model`` of a run whose sizes a checkpoint holds; None where no checkpoint is named."""
+    if not model.get("restore_from_path") and not model.get("pretrained_checkpoint"):
+        return None
+    data = (model.get("data") or {}).get("train_ds") or {}
+    length = model.get("encoder_seq_length") or data.get("max_seq_length")
+    if isinstance(length, int):
+        options.values = {**options.values, "seq-length": length}
+    options.values = {key: value for key, value in options.values.items() if key not in ("normalization", "add-bias")}
+    return preset_section(options, None, notes)
+
+
+def _adapters(where: str, model: dict[str, Any]) -> dict[str, Any]:
+    """Return the key of ``training`` on adapters.
+
+    Raises:
+        ConfigError: they are not LoRA.
+    """
+    peft = model.get("peft") or {}
+    scheme = str(peft.get("peft_scheme") or "none").lower()
+    if scheme in ("none", "null"):
+        return {}
+    if scheme != "lora":
+        raise ConfigError(f"{where}: model.peft.peft_scheme is {scheme}; only lora is modelled, or null")
+    tuning = peft.get("lora_tuning") or {}
+    named = tuning.get("target_modules") or ["attention_qkv"]
+    targets = [target for name in named for target in ADAPTED.get(name, ())]
+    if not targets or not set(named) <= ADAPTED.keys():
+        raise ConfigError(
+            f"{where}: model.peft.lora_tuning.target_modules is {named}; expected of {', '.join(ADAPTED)}"
+        )
+    rank, dropout = tuning.get("adapter_dim", 32), tuning.get("adapter_dropout") or 0.0
+    return {"lora": {"rank": rank, "targets": targets} | ({"dropout": float(dropout)} if dropout else {})}
 
 
 def _shape(options: Options, model: dict[str, Any]) -> None:
@@ -160,6 +227,8 @@ def _shape(options: Options, model: dict[str, Any]) -> None:
     tokenizer = model.get("tokenizer") or {}
     if tokenizer.get("library") == "megatron" and tokenizer.get("type"):
         values["tokenizer-type"] = tokenizer["type"]
+    elif (named := preset_of(str(tokenizer.get("type")))) is not None:
+        values["vocab-size"] = preset(named)["vocab_size"]
     if model.get("override_vocab_size"):
         values["vocab-size"] = model["override_vocab_size"]
         values.pop("override-vocab-size", None)
@@ -168,25 +237,26 @@ def _shape(options: Options, model: dict[str, Any]) -> None:
     options.values = {key: value for key, value in values.items() if value is not None}
 
 
-def _optimizer(options: Options, optim: dict[str, Any]) -> None:
+def _optimizer(options: Options, optim: Fields) -> None:
     """Take how gradients are reduced and states shared out.
 
     Raises:
         ConfigError: the optimizer is not modelled.
     """
-    name = str(optim.get("name", "fused_adam"))
-    if name not in ADAMS:
-        raise ConfigError(f"{options.where}: model.optim.name is {name}; only Adam is modelled: {', '.join(ADAMS)}")
+    name = optim.text("name", "fused_adam", ADAMS)
     in_half = optim.get("grad_sync_dtype") in ("bf16", "fp16")
     values = {
         "use-distributed-optimizer": name in SHARDED,
-        "overlap-grad-reduce": optim.get("overlap_grad_sync") is True,
+        "overlap-grad-reduce": optim.switch("overlap_grad_sync"),
+        "overlap-param-gather": optim.switch("overlap_param_sync"),
+        "grad-reduce-in-bf16": in_half,
     }
-    values |= {"overlap-param-gather": optim.get("overlap_param_sync") is True, "grad-reduce-in-bf16": in_half}
     options.values = {**options.values, **{key: True for key, value in values.items() if value}}
-    bucket = optim.get("bucket_cap_mb")
-    if isinstance(bucket, int) and name == "distributed_fused_adam":
-        options.values = {**options.values, "ddp-bucket-size": bucket * MIB // (2 if in_half else 4)}
+    megabytes, elements = optim.get("bucket_cap_mb"), optim.get("ddp_bucket_size")
+    if isinstance(megabytes, int) and name == "distributed_fused_adam":
+        options.values = {**options.values, "ddp-bucket-size": megabytes * MIB // (2 if in_half else 4)}
+    elif isinstance(elements, int) and name in SHARDED:
+        options.values = {**options.values, "ddp-bucket-size": elements}
 
 
 def _precision(options: Options, trainer: dict[str, Any], model: dict[str, Any]) -> None:

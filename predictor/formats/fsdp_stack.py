@@ -1,0 +1,37 @@
+"""Programs that shard a model of their own with torch's FSDP and run it in plain PyTorch: what they all do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from predictor.core.schema.presets import preset
+from predictor.core.workload.frameworks import FSDP2, TORCH_ATTENTION
+
+FRAMEWORK = "pytorch"  # nothing is taken for granted: every key is said
+# Bytes of optimizer states per parameter whose weights are in 16 bits, without fp32 weights beside them.
+STATES_16 = 4
+
+
+def fsdp_section(precision: str, pure: bool, reshards: bool = True) -> dict[str, Any]:
+    """Return the keys of ``parallelism`` of weights sharded over all replicas.
+
+    Args:
+        precision: in which weights are gathered.
+        pure: weights, gradients and states are in it as well; otherwise in fp32.
+        reshards: gathered weights are freed behind the forward pass.
+    """
+    keys = FSDP2.section("parallelism") | {"fp32_gradients": not pure and precision != "fp32"}
+    keys |= {"fp32_parameters": True} if not pure and precision != "fp32" else {}
+    return keys | ({} if reshards else {"reshard_after_forward": False})
+
+
+def eager(precision: str, pure: bool, compiled: bool) -> dict[str, Any]:
+    """Return the keys of ``training`` of a program in plain PyTorch."""
+    keys: dict[str, Any] = {"framework": FRAMEWORK, "precision": precision, "attention_kernel": str(TORCH_ATTENTION)}
+    keys |= {"compiled": True} if compiled else {}
+    return keys | ({"optimizer_state_bytes": STATES_16} if pure and precision != "fp32" else {})
+
+
+def sizes_of(name: str) -> dict[str, Any]:
+    """Return the sizes of a preset without its sequence length, which is that of another training."""
+    return {key: value for key, value in preset(name).items() if key != "sequence_length"}

@@ -1,0 +1,111 @@
+"""The parts of a run that tools around Hugging Face's models have in common: model, adapters, sharding, lengths."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.workload.frameworks import FSDP2
+from predictor.formats.hub_models import preset_of
+from predictor.formats.shell.words import is_unknown, shown
+
+# Linear layers of a decoder as transformers calls them, and ours.
+LINEARS = {
+    "q_proj": "q",
+    "k_proj": "k",
+    "v_proj": "v",
+    "o_proj": "attention_output",
+    "gate_proj": "gate",
+    "up_proj": "up",
+    "down_proj": "ffn_down",
+    "qkv_proj": "qkv",
+    "gate_up_proj": "ffn_up",
+    "in_proj": "in_projection",
+    "out_proj": "out_projection",
+    "q_a_proj": "q_down",
+    "q_b_proj": "q_up",
+    "kv_a_proj_with_mqa": "kv_down",
+    "kv_b_proj": "kv_up",
+    "linear_qkv": "qkv",
+    "linear_proj": "attention_output",
+    "linear_fc1": "ffn_up",
+    "linear_fc2": "ffn_down",
+}
+USUAL = ("q", "k", "v", "attention_output", "gate", "up", "ffn_down")  # of a decoder, where all have adapters
+
+
+def hub_section(name: Any, key: str, where: str, unsaid: dict[str, str], notes: list[str]) -> dict[str, Any]:
+    """Return the section ``model`` of a model by its name; without a preset its config.json has to say it.
+
+    Args:
+        name: as the file has it.
+        key: of the file, for messages.
+        where: the file.
+        unsaid: what the file leaves open.
+        notes: notes so far.
+    """
+    chosen = preset_of(name) if isinstance(name, str) and not is_unknown(name) else None
+    if chosen is not None:
+        notes.append(f"{where}: {key} is {name}, with the sizes of the preset {chosen}")
+        return {"preset": chosen}
+    named = f"{key} is {shown(str(name))}, which has no preset" if name else f"{key} names no model"
+    unsaid["model.num_layers"] = (
+        f"{where}: {named}; take the model's config.json in front of this file (from: [config.json, {where}]), or"
+    )
+    return {}
+
+
+def lora(rank: Any, patterns: Any, all_linear: bool, where: str, dropout: Any = 0.0) -> dict[str, Any]:
+    """Return the key of ``training`` on adapters.
+
+    Raises:
+        ConfigError: their rank is no number, or a pattern names no linear layer that is known.
+    """
+    if type(rank) is not int or rank < 1:
+        raise ConfigError(f"{where}: the rank of the adapters is {rank}; expected a whole number")
+    named = [patterns] if isinstance(patterns, str) else list(patterns or [])
+    if all_linear or "all-linear" in named or not named:
+        targets = list(USUAL)
+    else:
+        held = {ours for name, ours in LINEARS.items() for pattern in named if _matches(name, str(pattern))}
+        strange = [pattern for pattern in named if not any(_matches(name, str(pattern)) for name in LINEARS)]
+        if strange:
+            raise ConfigError(f"{where}: adapters are at {', '.join(map(str, strange))}; known: {', '.join(LINEARS)}")
+        targets = [target for target in dict.fromkeys(LINEARS.values()) if target in held]
+        if not any(_matches(name, str(pattern)) and pattern == name for name in LINEARS for pattern in named):
+            targets = [target for target in targets if target in USUAL]  # a wildcard means those that a model has
+    own = {"dropout": float(dropout)} if isinstance(dropout, int | float) and dropout > 0 else {}
+    return {"lora": {"rank": rank, "targets": targets, **own}}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(f"model.layers.0.part.{name}", pattern) or pattern.endswith(f".{name}")
+
+
+def fsdp(fp32_parameters: bool, fp32_gradients: bool = True, stays_gathered: bool = False) -> dict[str, Any]:
+    """Return the keys of ``parallelism`` of torch's FSDP, which shards parameters."""
+    keys = FSDP2.section("parallelism") | {"fp32_parameters": fp32_parameters, "fp32_gradients": fp32_gradients}
+    return keys | ({"reshard_after_forward": False} if stays_gathered else {})
+
+
+def replicas(gpus: int | None, ranks: int, where: str, unsaid: dict[str, str], asked: bool = False) -> dict[str, int]:
+    """Return the replicas of a run, or ask for them.
+
+    Args:
+        gpus: of the run; None where nothing says them.
+        ranks: of one replica.
+        where: the file.
+        unsaid: what the file leaves open.
+        asked: the caller named the GPUs, not the file.
+
+    Raises:
+        ConfigError: the GPUs are no multiple of the ranks of a replica.
+    """
+    if gpus is None:
+        unsaid["parallelism.data_parallel_size"] = f"{where} says no number of GPUs"
+        return {}
+    if gpus % ranks:
+        named = "the run has" if asked else "the file names"
+        raise ConfigError(f"{where}: {named} {gpus} GPUs; expected a multiple of the ranks of a replica, {ranks}")
+    return {"data_parallel_size": gpus // ranks}
