@@ -46,9 +46,11 @@ def _is_gpt_neox(source: Source) -> bool:
 
 
 def _starts_trainer(source: Source) -> bool:
-    from predictor.formats.trainer.scripts import TELLING
+    from predictor.formats.trainer.scripts import NAMING, TELLING
 
-    return TELLING.search(source.text) is not None and not _has_megatron_arguments(source)
+    if TELLING.search(source.text) is not None:
+        return True
+    return NAMING.search(source.text) is not None and not _has_megatron_arguments(source)
 
 
 def _has_megatron_arguments(source: Source) -> bool:

@@ -45,6 +45,8 @@ BESIDE_OTHERS = (
     "fsdp",
     "fsdp_config",
     "config_name",
+    "use_liger",
+    "liger_kernel_config",
 )
 IMAGES = ("processor_type", "image_size", "image_max_pixels", "freeze_vision_tower", "image_folder")
 REENTRANT = "use_reentrant"
@@ -85,11 +87,11 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         problems.part(nothing(), _unadapted, arguments)
     training |= optimizer_of(arguments, adapts, weights_in_fp32, layout.sharded)
     model |= attention_of(arguments, training)
-    kernels_of(arguments, model, training)
+    replaced = kernels_of(arguments, model, training)
     _samples(arguments)
     if "training.framework" not in layout.derived:
         training["framework"] = str(layout.framework)
-    derived = layout.derived | _budget(arguments)
+    derived = layout.derived | replaced | _budget(arguments)
     arguments.pass_over(BESIDE_OTHERS)
     notes = rest(known_keys(arguments.dialect.keys), arguments.dialect.tool, [arguments.fields], arguments.dialect.read)
     problems.check()

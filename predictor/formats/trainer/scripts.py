@@ -29,9 +29,10 @@ FORMAT = "Hugging Face Trainer command"
 TELLING = re.compile(
     r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli\s+train\b|"
     r"\baxolotl(?:\.cli\.|\s+)train\b|(?:^|\s)trl\s+sft\b|"
-    r"\baccelerate\s+launch\b(?:[^\n]|\\\n)*\.ya?ml|--model_name_or_path\b",
+    r"\baccelerate\s+launch\b(?:[^\n]|\\\n)*\.ya?ml",
     re.MULTILINE,
 )
+NAMING = re.compile(r"--model_name_or_path\b")  # of a Trainer, unless other arguments tell another tool
 STARTS = ("--per_device_train_batch_size", "--per-device-train-batch-size")
 COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf")
 SUBCOMMANDS = ("train", "sft", "launch")
