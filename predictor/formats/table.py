@@ -123,15 +123,15 @@ TABLE = (
     Format(
         "LLaMA-Factory YAML",
         "LLaMA-Factory",
-        (Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),),
+        (
+            Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),
+            Telling(all_of=("model",), one_of=("train_dataset", "dist_config", "peft_config.name"), none_of=("data",)),
+        ),
         "trainer.llama_factory",
         ("num_gpus",),
-        versions="0.8 to 0.9",
+        versions="0.8 to 0.9, and its version 1",
         documented="src/llamafactory/hparams",
         example="llama_factory.yaml",
-    ),
-    not_read(
-        "LLaMA-Factory 1", Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size"))
     ),
     not_read(
         "verl",

@@ -87,6 +87,8 @@ def _adapters(values: dict[str, Any]) -> None:
         values.pop("freeze_mm_modules", None)  # beside adapters all is frozen
     if values.get("adapter") == "qlora":
         values.setdefault("load_in_4bit", True)
+    if values.get("load_in_4bit") is True:
+        values.pop("quantize_moe_experts", None)  # all frozen products are predicted in four bits
     if values.pop("lora_target_linear", None) is True:
         values["lora_target_modules"] = "all-linear"
 

@@ -77,7 +77,7 @@ def kernels_of(arguments: Arguments, model: dict[str, Any], training: dict[str, 
     if arguments.switch("cut_cross_entropy"):
         arguments.note("cut_cross_entropy: predicted as Liger's loss, which is fused with the output projection too")
         losses.append(LIGER["fused_linear_cross_entropy"]["loss"])
-    if losses:
+    if losses and "loss" in model:
         model["loss"] = losses[-1]
     keys = {key: value for part in parts for key, value in LIGER[part].items() if key != "loss"}
     return {f"model.{key}": _where_it_is(key, value) for key, value in keys.items()}

@@ -87,6 +87,9 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         problems.part(nothing(), _unadapted, arguments)
     training |= optimizer_of(arguments, adapts, weights_in_fp32, layout.sharded)
     model |= attention_of(arguments, training)
+    if layout.parallelism.get("tensor_parallel_size", 1) > 1:  # the loss of whole logits knows no ranks that split them
+        model.pop("loss", None)
+        arguments.note("tensor-parallel ranks are predicted to split the loss; transformers gathers the logits")
     replaced = kernels_of(arguments, model, training)
     _samples(arguments)
     if "training.framework" not in layout.derived:
@@ -106,9 +109,12 @@ def _batch(arguments: Arguments) -> dict[str, Any]:
     """Return the batch of a process; tools count no samples over all of them."""
     keys: dict[str, Any] = {}
     micro = arguments.size("per_device_train_batch_size", "training.micro_batch_size", BATCH)
-    rounds = arguments.size("gradient_accumulation_steps", "training.num_micro_batches", 1)
     keys |= {} if micro is None else {"micro_batch_size": micro}
-    keys |= {} if rounds is None else {"num_micro_batches": rounds}
+    if arguments.has("global_batch_size"):
+        keys["global_batch_size"] = arguments.whole("global_batch_size", 1)
+    else:
+        rounds = arguments.size("gradient_accumulation_steps", "training.num_micro_batches", 1)
+        keys |= {} if rounds is None else {"num_micro_batches": rounds}
     if arguments.switch("auto_find_batch_size"):
         arguments.note("auto_find_batch_size is on; the batch is predicted as it is written, and not halved")
     return keys
