@@ -47,9 +47,11 @@ def _is_gpt_neox(source: Source) -> bool:
 
 
 def _starts_trainer(source: Source) -> bool:
-    from predictor.formats.trainer.scripts import TELLING
+    from predictor.formats.trainer.scripts import NAMING, TELLING
 
-    return TELLING.search(source.text) is not None
+    if TELLING.search(source.text) is not None:
+        return True
+    return NAMING.search(source.text) is not None and not _has_megatron_arguments(source)
 
 
 def _has_megatron_arguments(source: Source) -> bool:
@@ -126,15 +128,15 @@ TABLE = (
     Format(
         "LLaMA-Factory YAML",
         "LLaMA-Factory",
-        (Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),),
+        (
+            Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),
+            Telling(all_of=("model",), one_of=("train_dataset", "dist_config", "peft_config.name"), none_of=("data",)),
+        ),
         "trainer.llama_factory",
         ("num_gpus",),
-        versions="0.8 to 0.9",
+        versions="0.8 to 0.9, and its version 1",
         documented="src/llamafactory/hparams",
         example="llama_factory.yaml",
-    ),
-    not_read(
-        "LLaMA-Factory 1", Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size"))
     ),
     *REINFORCEMENT,
     *NEMO,

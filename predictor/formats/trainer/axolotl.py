@@ -84,8 +84,11 @@ def _adapters(values: dict[str, Any]) -> None:
     """Put what axolotl says of adapters in the Trainer's words."""
     if values.get("adapter") in ADAPTERS:
         values["use_peft"] = True
+        values.pop("freeze_mm_modules", None)  # beside adapters all is frozen
     if values.get("adapter") == "qlora":
         values.setdefault("load_in_4bit", True)
+    if values.get("load_in_4bit") is True:
+        values.pop("quantize_moe_experts", None)  # all frozen products are predicted in four bits
     if values.pop("lora_target_linear", None) is True:
         values["lora_target_modules"] = "all-linear"
 

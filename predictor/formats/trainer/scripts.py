@@ -32,10 +32,14 @@ TELLING = re.compile(
     r"\baccelerate\s+launch\b(?:[^\n]|\\\n)*\.ya?ml",
     re.MULTILINE,
 )
+NAMING = re.compile(r"--model_name_or_path\b")  # of a Trainer, unless other arguments tell another tool
 STARTS = ("--per_device_train_batch_size", "--per-device-train-batch-size")
 COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf")
 SUBCOMMANDS = ("train", "sft", "launch")
 STAND_IN = "\u2400"  # of the mark of an unknown expansion, which YAML refuses
+ONLY_UNKNOWN = re.compile(
+    f"^\\s*{STAND_IN}[^{STAND_IN}\n]*{STAND_IN}\\s*$", re.MULTILINE
+)  # lines of keys that it takes in
 OF_TRAININGS = {"model_name_or_path", "base_model"}
 CONFIGS = (".yaml", ".yml", ".json")
 VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)")
@@ -143,7 +147,7 @@ def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dic
 def _document(text: str) -> dict[str, Any] | None:
     """Return the arguments of a training in a text that a script writes; None where it is something else."""
     try:
-        content = load_foreign(text.replace(UNKNOWN, STAND_IN))
+        content = load_foreign(ONLY_UNKNOWN.sub("", text.replace(UNKNOWN, STAND_IN)))
     except (yaml.YAMLError, ValueError):
         return None
     if not isinstance(content, dict) or not OF_TRAININGS & content.keys():

@@ -100,20 +100,13 @@ def test_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]},
-        {
-            "plugins": ["axolotl.integrations.liger.LigerPlugin"],
-            "liger_fused_linear_cross_entropy": True,
-            "liger_rms_norm": True,
-        },
-    ],
-)
-def test_a_fused_loss_is_said_to_be_left_out(keys: dict[str, Any], tmp_path: Path) -> None:
-    read = found(tmp_path, **keys)
-    assert any("predicted without, with torch's cross entropy (torch)" in note for note in read.notes)
+def test_kernels_of_liger(tmp_path: Path) -> None:
+    read = found(tmp_path, liger_rope=True, liger_glu_activation=True, liger_fused_linear_cross_entropy=True)
+    model = read.with_derived({**read.content, "model": {**read.content["model"], "activation": "swiglu"}})["model"]
+    assert (model["loss"], model["fused_rope"], model["fused_side_kernels"]) == ("fused_linear", True, True)
+    assert "normalization" not in model
+    cut = found(tmp_path, plugins=["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"])
+    assert cut.content["model"]["loss"] == "fused_linear"
 
 
 def test_samples_with_images_need_the_model_s_own_file(tmp_path: Path) -> None:

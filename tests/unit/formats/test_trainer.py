@@ -221,6 +221,26 @@ def test_model_of_a_folder_and_of_the_cache(tmp_path: Path, monkeypatch: pytest.
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "model", "expected"),
+    [
+        ({}, {}, ("fused_linear", "fused_rms_norm", True)),
+        (
+            {"liger_kernel_config": {"rope": False, "cross_entropy": True, "fused_linear_cross_entropy": False}},
+            {},
+            ("fused", "fused_rms_norm", None),
+        ),
+        ({}, {"normalization": "layer_norm", "rotary_fraction": 0.0}, ("fused_linear", "layer_norm", None)),
+    ],
+)
+def test_kernels_of_liger_replace_what_the_model_has(
+    keys: dict[str, Any], model: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    read = found(tmp_path, use_liger_kernel=True, **keys)
+    whole_model = read.with_derived({**read.content, "model": {**read.content["model"], **model}})["model"]
+    assert (whole_model["loss"], whole_model["normalization"], whole_model.get("fused_rope")) == expected
+
+
 def test_state_of_a_trainer(tmp_path: Path) -> None:
     path = tmp_path / "trainer_state.json"
     path.write_text(json.dumps({"log_history": [], "global_step": 1, "train_batch_size": 4}), encoding="utf-8")
