@@ -20,18 +20,9 @@ ARGUMENTS = (
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "work_group: x
-modules: {}
-", "a.yaml is of Primus, which is not read"),
-        ("a.yaml", "seed_everything: 1
-model: {}
-optimizer: {}
-train: {}
-", "is of Lightning"),
-        ("a.yaml", "workload:
-  image: x
-  gpus: 8
-", "is of a GPU recipe's Helm chart"),
+        ("a.yaml", "work_group: x\nmodules: {}\n", "a.yaml is of Primus, which is not read"),
+        ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
+        ("a.yaml", "workload:\n  image: x\n  gpus: 8\n", "is of a GPU recipe's Helm chart"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
         ("a.sh", "export TP=2\nexport PP=4\n", "read the script that starts it"),
@@ -117,3 +108,27 @@ def test_missing_sourced_script_is_left_out(tmp_path: Path) -> None:
         f"source env.sh\ntorchrun --nproc_per_node 2 --nnodes 2 pretrain_gpt.py {ARGUMENTS}\n", encoding="utf-8"
     )
     assert read_any(path).content["parallelism"]["data_parallel_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {model_name: m, torch_dtype_str: bf16}\ndata: {}\ntraining: {num_train_epochs: 1}\n", "model.model_name"),
+        ("training: {max_seq_length: 2048, batch_size: 2, num_epochs: 1}\n", "training.max_seq_length"),
+        ("defaults: [ppo_trainer, _self_]\n", "is put together by Hydra from ppo_trainer, _self_"),
+    ],
+)
+def test_a_file_with_sections_of_the_same_names_is_not_taken_for_our_own(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert main(["predict", str(path), "--system", "H100", "--gpus", "8"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_slip_in_a_section_of_our_own_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("model: {preset: gpt2}\ntraining: {micro_batch: 1, precision: bf16}\n", encoding="utf-8")
+    assert main(["predict", str(path), "--system", "H100", "--gpus", "8"]) == 2
+    assert "Did you mean micro_batch_size?" in capsys.readouterr().err
