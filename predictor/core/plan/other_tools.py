@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.plan import short_config
 from predictor.core.schema.foreign import readers
 from predictor.core.schema.input_kind import is_of_trainer
 from predictor.core.schema.section import section_in, section_keys
@@ -37,7 +36,7 @@ def other_format(path: Path, content: dict[str, Any]) -> str | None:
         )
     if not any("." in key for key in foreign):
         return None  # the short form, whose own check names a slip
-    raise short_config.of_nobody(foreign)
+    return readers().detect(path)  # which refuses it, and says what it looks like
 
 
 def _foreign_keys(content: dict[str, Any]) -> tuple[list[str], bool]:

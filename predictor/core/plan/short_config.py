@@ -100,19 +100,14 @@ def _numbers(values: object) -> dict[str, Any]:
     return numbers
 
 
-def of_nobody(keys: list[str]) -> ConfigError:
-    """Return the error on keys that neither a configuration has nor a file of a tool that is known."""
-    return ConfigError(
-        f"{', '.join(keys)[:80]}: no key of a configuration, nor of a tool whose files are known."
-        f"{nearest(keys[0], FULL)} A configuration has {', '.join(FULL)} (docs/configuration.md); list-formats lists "
-        "the files of other tools that are read"
-    )
-
-
 def _check_keys(content: dict[str, Any]) -> None:
     known = [*REQUIRED, *IGNORED, *(key for keys in OVERRIDES.values() for key in keys)]
     if content and not content.keys() & set(known):
-        raise of_nobody(list(map(str, content)))
+        given, close = ", ".join(map(str, content))[:80], nearest(str(next(iter(content))), FULL)
+        raise ConfigError(
+            f"{given}: no key of a configuration, nor of a tool whose files are known.{close} "
+            f"A configuration has {', '.join(FULL)} (docs/configuration.md); other tools' files: docs/readers.md"
+        )
     for key in content:
         if key not in known:
             raise ConfigError(f"{key} is not a known key.{nearest(key, known)} Known: {', '.join(known)}")
