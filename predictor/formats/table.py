@@ -21,6 +21,7 @@ from predictor.core.schema.input_kind import (
 )
 from predictor.formats.format import Format, not_read
 from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
+from predictor.formats.table_nvidia import NEMO, REINFORCEMENT
 from predictor.formats.telling import Telling, by_text
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -131,11 +132,8 @@ TABLE = (
     not_read(
         "LLaMA-Factory 1", Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size"))
     ),
-    not_read(
-        "verl",
-        Telling(all_of=("actor_rollout_ref",), one_of=("data", "trainer", "critic", "algorithm")),
-        by_text(r"_target_:\s*verl\b|\bverl\.trainer\."),
-    ),
+    *REINFORCEMENT,
+    *NEMO,
     not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
     not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
     Format(
@@ -148,7 +146,6 @@ TABLE = (
         documented="src/nanotron/config/config.py",
         example="nanotron.yaml",
     ),
-    not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
     Format(
         "Hugging Face Trainer arguments",
         "a Hugging Face Trainer",
@@ -206,30 +203,6 @@ TABLE = (
     not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
     not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
     Format(
-        "NeMo 2 recipe",
-        "NeMo 2",
-        (
-            by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
-            by_text(r"\bnemo_run\b|\bfrom nemo\.collections import .*\bllm\b|\bnemo\.collections\.llm\b", PYTHON),
-        ),
-        "nemo.recipe",
-        ("function", "num_gpus"),
-        versions="2.0 to 2.4",
-        documented="nemo/collections/llm/recipes/README.md",
-    ),
-    Format(
-        "NeMo AutoModel YAML",
-        "NeMo AutoModel",
-        (
-            by_text(r"_target_:\s*nemo_automodel\b", YAML),
-            Telling((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
-        ),
-        "nemo.automodel",
-        ("num_gpus",),
-        versions="0.1 to 0.7",
-        documented="docs/guides/llm/finetune.md",
-    ),
-    Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
         (Telling((JSON,), one_of=("model_type", "architectures")),),
@@ -274,21 +247,6 @@ TABLE = (
         ("num_gpus",),
         versions="this project's",
         documented="docs/llm-trainer.md",
-    ),
-    Format(
-        "NeMo YAML",
-        "NeMo 1",
-        (
-            Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
-            Telling((YAML,), all_of=("training.trainer", "training.model")),
-            Telling((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
-            by_text(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
-        ),
-        "nemo.megatron_gpt",
-        ("num_gpus",),
-        versions="1.2x",
-        documented="examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
-        example="nemo_1.yaml",
     ),
     Format(
         "accelerate configuration",

@@ -17,12 +17,12 @@ from predictor.core.base.read_yaml import read_mapping
 from predictor.core.step.fit import Fit, fit_of
 from predictor.core.step.memory import GIB
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
-from predictor.search.footprint import Footprints
-from predictor.search.question import SearchProblem, SearchQuestion, search_problem
-from predictor.search.rank import described, plans, rank
-from predictor.search.space import Degrees, Plan
-from predictor.search.stages import Pipelines
-from predictor.search.timer import Timer
+from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
+from predictor.layout_search.rank import described, plans, rank
+from predictor.layout_search.space import Degrees, Plan
+from predictor.layout_search.stages import Pipelines
+from predictor.layout_search.timer import Timer
 
 FILE = Path(__file__).with_suffix(".yaml")
 LIMIT = 0.05

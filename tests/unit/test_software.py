@@ -14,7 +14,7 @@ from predictor.core.base.bundled import EXAMPLES_FOLDER
 from predictor.core.schema.software import PLAIN, with_software
 from predictor.core.workload.frameworks import SECTIONS, defaults_of
 from predictor.core.workload.software import LIGER, LIGER_BY_DEFAULT, Framework
-from predictor.search.model_options import of_model
+from predictor.layout_search.model_options import of_model
 from tests.unit.examples import write
 
 ROOT = Path(__file__).resolve().parents[2]

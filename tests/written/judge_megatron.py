@@ -1,8 +1,8 @@
 """Judge command lines by Megatron-LM's own parser and validators, in the release that PYTHONPATH has.
 
 Usage: judge_megatron.py CASES VERDICTS. The first file is a list of {"arguments": [...], "world_size": N} as JSON, the
-second becomes a list of what is refused, null where nothing is. No GPU, Transformer Engine or Triton is at hand, so their versions and the GPU's are those of a usual
-machine; no check of Megatron-LM's own is left out.
+second becomes a list of what is refused, null where nothing is. No GPU, Transformer Engine or Triton is at hand, so
+their versions and the GPU's are those of a usual machine; no check of Megatron-LM's own is left out.
 """
 
 from __future__ import annotations
@@ -31,9 +31,19 @@ TRANSFORMER_ENGINE = Version("2.17.0")
 imported = builtins.__import__
 
 
+class FusedAdam:
+    """The arguments of Transformer Engine's optimizer that Megatron-LM asks for."""
+
+    def __init__(
+        self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: bool
+    ) -> None: ...
+
+
 def _import(name: str, scope: Any = None, *rest: Any, **named: Any) -> Any:
-    """Stand in for Triton where a module of Megatron-LM imports it without looking whether it is there."""
+    """Stand in for Transformer Engine's optimizer, and for Triton where a module of Megatron-LM imports it without looking whether it is there."""
     asks = str((scope or {}).get("__name__"))
+    if name == "transformer_engine.pytorch.optimizers" and asks.endswith("optimizer_config"):
+        return argparse.Namespace(FusedAdam=FusedAdam)
     if name.partition(".")[0] == "triton" and asks.endswith("paged_stash"):
         return MagicMock(jit=lambda kernel=None, **_: kernel if kernel is not None else lambda decorated: decorated)
     return imported(name, scope, *rest, **named)
@@ -69,7 +79,7 @@ def start(megatron: Any, arguments: list[str], world_size: int) -> None:
     batch = args.micro_batch_size * args.data_parallel_size
     assert args.global_batch_size % batch == 0, "the global batch is no multiple of micro-batch and replicas"
     if config.virtual_pipeline_model_parallel_size is not None:
-        # megatron/core/pipeline_parallel/schedules.py: interleaving wants groups of micro-batches as large as the pipeline
+        # megatron/core/pipeline_parallel/schedules.py: interleaved micro-batches come in groups of the pipeline's size.
         group = args.microbatch_group_size_per_vp_stage or args.pipeline_model_parallel_size
         assert args.global_batch_size // batch % group == 0, "micro-batches are no multiple of a group of them"
     if importlib.util.find_spec("megatron.training.argument_utils") is None:

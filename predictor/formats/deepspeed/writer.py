@@ -19,13 +19,14 @@ from predictor.core.workload.run_choices import Recompute
 BESIDE = ("model", "training.recompute", "training.framework", "parallelism.expert_parallel_size")
 
 
-def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | None = None) -> str:
+def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) -> str:
     """Return the file's text.
 
     Args:
         config: a checked configuration.
         num_gpus: of the run.
         gpus_per_node: that it uses of a node.
+        version: not told apart.
 
     Raises:
         ConfigError: DeepSpeed has no keys for a part of the configuration.

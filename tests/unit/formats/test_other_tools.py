@@ -20,15 +20,10 @@ ARGUMENTS = (
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "a.yaml is of verl, which is not read"),
-        ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
-        ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
-        ("a.yaml", "tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "is of torchtune"),
-        ("a.yaml", "model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "is of nanotron"),
+        ("a.yaml", "work_group: x\nmodules: {}\n", "a.yaml is of Primus, which is not read"),
         ("a.yaml", "model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "is of litgpt"),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
-        ("a.yaml", "model:\n  _target_: nemo.collections.llm.gpt\noptim: {}\n", "is of NeMo 2"),
-        ("a.yaml", "policy: {}\ncluster: {}\ngrpo: {}\n", "is of NeMo RL"),
+        ("a.yaml", "workload:\n  image: x\n  gpus: 8\n", "is of a GPU recipe's Helm chart"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
         ("a.sh", "export TP=2\nexport PP=4\n", "read the script that starts it"),
@@ -45,8 +40,8 @@ def test_refused_by_name(name: str, text: str, message: str, tmp_path: Path) -> 
 
 def test_configuration_says_which_tool_a_file_is_of(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text("policy: {}\ncluster: {}\ngrpo: {}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is of NeMo RL"):
+    path.write_text("work_group: x\nmodules: {}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is of Primus"):
         read_config(path)
     path.write_text("distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"another tool \(accelerate configuration\): predict --model train.yaml"):

@@ -26,10 +26,10 @@ from predictor.core.step.prediction import predict
 from predictor.formats import read_any
 from predictor.formats.megatron import writer as megatron
 from predictor.formats.writers import WRITERS, written
-from predictor.search.answer import configuration_of
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import plans
-from predictor.search.space import Degrees
+from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.rank import plans
+from predictor.layout_search.space import Degrees
 
 MODELS = {
     "megatron": (

@@ -13,10 +13,10 @@ import yaml
 from predictor import predict, search
 from predictor.__main__ import main
 from predictor.core.base.errors import ConfigError
-from predictor.search.near_duplicates import NOISE, alike
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import rank
-from tests.unit.search.test_search import SMALL, config
+from predictor.layout_search.near_duplicates import NOISE, alike
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.rank import rank
+from tests.unit.layout_search.test_search import SMALL, config
 
 TRAINED: dict[str, Any] = {"system": "H100", "global_batch_size": 512, "train_tokens": 1e12}
 GOALS: dict[str, Any] = {**TRAINED, "price": 2.0, "framework": "megatron", "top": 1}

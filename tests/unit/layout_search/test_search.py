@@ -17,15 +17,15 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.step.fit import MEMORY_ERROR, Fit
 from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.prediction import predict
-from predictor.search.answer import SearchAnswer, search
-from predictor.search.footprint import Footprints
-from predictor.search.near_duplicates import Ranked
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import plans, rank
-from predictor.search.report.ranking import bottleneck, render, to_csv, to_json, why
-from predictor.search.space import Plan, Space
-from predictor.search.stages import Pipelines
-from predictor.search.timer import Timer
+from predictor.layout_search.answer import SearchAnswer, search
+from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.near_duplicates import Ranked
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.rank import plans, rank
+from predictor.layout_search.report.ranking import bottleneck, render, to_csv, to_json, why
+from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stages import Pipelines
+from predictor.layout_search.timer import Timer
 
 SMALL: dict[str, Any] = {
     "num_layers": 4,

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from predictor.core.base.errors import ConfigError, NoLayoutError
 from predictor.core.base.quantities import span
-from predictor.search.answer import SearchAnswer, search
-from predictor.search.question import SearchProblem, SearchQuestion, search_problem
-from predictor.search.report.gpu_counts import Tried
-from predictor.search.report.search_bill import Limits, keeping, training_of
+from predictor.layout_search.answer import SearchAnswer, search
+from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
+from predictor.layout_search.report.gpu_counts import Tried
+from predictor.layout_search.report.search_bill import Limits, keeping, training_of
 
 # The largest runs in print have about as many.
 MOST_GPUS = 65_536

@@ -21,14 +21,14 @@ from predictor.core.schema.input_kind import HUGECTR, is_hugectr
 from predictor.core.step.breakdown import StageParts
 from predictor.core.step.fit import Fit
 from predictor.core.step.memory import GIB
-from predictor.search import answer
-from predictor.search.checks import LARGEST_LIMIT, check_limits, checked_price, chosen, limits, positive
-from predictor.search.gpu_counts import MOST_GPUS, Hunt, fewest
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.report import gpu_counts, ranking
-from predictor.search.report.gpu_counts import Tried
-from predictor.search.report.search_bill import Limits, Training, training_of, within
-from predictor.search.space import SEARCHED, ZERO_ALONE
+from predictor.layout_search import answer
+from predictor.layout_search.checks import LARGEST_LIMIT, check_limits, checked_price, chosen, limits, positive
+from predictor.layout_search.gpu_counts import MOST_GPUS, Hunt, fewest
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.report import gpu_counts, ranking
+from predictor.layout_search.report.gpu_counts import Tried
+from predictor.layout_search.report.search_bill import Limits, Training, training_of, within
+from predictor.layout_search.space import SEARCHED, ZERO_ALONE
 
 MOST_SHOWN = 1000
 

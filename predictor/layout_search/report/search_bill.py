@@ -10,7 +10,7 @@ from predictor.core.base.quantities import HOURS_PER_DAY, span
 from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import Bill, prediction_bill
 from predictor.core.report.goodput import goodput_notes
-from predictor.search.answer import SearchAnswer, Winner
+from predictor.layout_search.answer import SearchAnswer, Winner
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import NO_BUDGET, BudgetSection
 from predictor.core.schema.settings import GPUS, Setting, keys_of, parse_setting, with_settings
 from predictor.core.workload.parallelism_keys import ZeroStage
-from predictor.search.space import SEARCHED, ZERO_ALONE, Space
+from predictor.layout_search.space import SEARCHED, ZERO_ALONE, Space
 
 LARGEST_MEMORY_GIB = 100_000
 # Keys of a configuration that a search decides.

@@ -14,11 +14,11 @@ from predictor.core.base.errors import NoLayoutError
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.fit import MEMORY_ERROR
 from predictor.core.step.memory import GIB
-from predictor.search.footprint import Footprints
-from predictor.search.near_duplicates import Ranked, folded
-from predictor.search.space import Plan, Space
-from predictor.search.stages import ROUNDING, Pipelines
-from predictor.search.timer import Timer
+from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.near_duplicates import Ranked, folded
+from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stages import ROUNDING, Pipelines
+from predictor.layout_search.timer import Timer
 
 # The Pareto front ends at this many times the fastest layout's time.
 WORTHWHILE = 3.0

@@ -9,10 +9,10 @@ from predictor.core.report.page.charts import OWN, Mark, Point, scatter, scatter
 from predictor.core.report.page.parts import section, table
 from predictor.core.step.fit import Fit, fit_of
 from predictor.core.step.memory import GIB
-from predictor.search.answer import SearchAnswer, Winner
-from predictor.search.own_layout import LayoutRank
-from predictor.search.rank import described
-from predictor.search.report.ranking import bottleneck, why
+from predictor.layout_search.answer import SearchAnswer, Winner
+from predictor.layout_search.own_layout import LayoutRank
+from predictor.layout_search.rank import described
+from predictor.layout_search.report.ranking import bottleneck, why
 
 MEANINGS = {
     Mark.OWN: OWN,

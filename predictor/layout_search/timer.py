@@ -31,8 +31,8 @@ from predictor.core.workload.step_tasks import BlockTasks
 from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import generator_launches, layer_block
-from predictor.search.space import Plan, Space
-from predictor.search.stages import ROUNDING, Key, Pipelines, shared_key
+from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stages import ROUNDING, Key, Pipelines, shared_key
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)

@@ -18,9 +18,9 @@ from predictor.core.step.breakdown import StageParts, answers
 from predictor.core.step.composition import MACHINE_SPREAD
 from predictor.core.step.fit import MEMORY_ERROR, Fit
 from predictor.core.step.memory import GIB
-from predictor.search.answer import SearchAnswer, Winner, layout_fields
-from predictor.search.rank import described, recomputed
-from predictor.search.report.search_bill import training_notes, training_of
+from predictor.layout_search.answer import SearchAnswer, Winner, layout_fields
+from predictor.layout_search.rank import described, recomputed
+from predictor.layout_search.report.search_bill import training_notes, training_of
 
 FORMAT = "estimate-train-time/search/1"
 NO_BOTTLENECK = ("forward_us", "backward_us", "optimizer_us", "not_modelled_us")

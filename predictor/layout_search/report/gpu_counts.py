@@ -8,7 +8,7 @@ from typing import Any
 
 from predictor.core.base.quantities import duration, span
 from predictor.core.base.text_table import text_table
-from predictor.search.report.search_bill import Training
+from predictor.layout_search.report.search_bill import Training
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.own_system import is_system_file
 from predictor.core.schema.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
 from predictor.core.schema.software import ORDINARY
-from predictor.search import answer
-from predictor.search.question import DECIDED, SearchQuestion, search_problem
+from predictor.layout_search import answer
+from predictor.layout_search.question import DECIDED, SearchQuestion, search_problem
 
 # Keys of the batch of a step: the number of its samples, which a search takes as it is.
 BATCH = ("global_batch_size", "num_micro_batches")

@@ -14,15 +14,15 @@ from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.prediction import predict
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
-from predictor.search.answer import configuration, search
-from predictor.search.footprint import Footprints
-from predictor.search.question import SearchProblem, SearchQuestion, search_problem
-from predictor.search.rank import plans, rank
-from predictor.search.report.ranking import render, to_json
-from predictor.search.space import Plan
-from predictor.search.stages import Pipelines
-from predictor.search.timer import Timer
-from tests.unit.search.test_search import SMALL, SPARSE, config
+from predictor.layout_search.answer import configuration, search
+from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
+from predictor.layout_search.rank import plans, rank
+from predictor.layout_search.report.ranking import render, to_json
+from predictor.layout_search.space import Plan
+from predictor.layout_search.stages import Pipelines
+from predictor.layout_search.timer import Timer
+from tests.unit.layout_search.test_search import SMALL, SPARSE, config
 
 
 def problem(framework: str, folder: Path, experts: bool = False, gpus: int = 16) -> SearchProblem:

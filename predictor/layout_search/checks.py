@@ -8,8 +8,8 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import whole
 from predictor.core.schema.sections import BudgetSection
-from predictor.search.question import SearchQuestion
-from predictor.search.report.search_bill import Limits
+from predictor.layout_search.question import SearchQuestion
+from predictor.layout_search.report.search_bill import Limits
 
 LARGEST_LIMIT = 10**9
 LARGEST_AMOUNT = 1e18

@@ -11,11 +11,11 @@ import pytest
 from predictor.core.plan.loading import Loaded, prepare
 from predictor.core.step.fit import Fit
 from predictor.core.step.prediction import predict
-from predictor.search.answer import search
-from predictor.search.own_layout import LayoutRank, layout_rank
-from predictor.search.question import SearchProblem, problem_around
-from predictor.search.rank import rank
-from predictor.search.report.layouts import ordinal, standing_words
+from predictor.layout_search.answer import search
+from predictor.layout_search.own_layout import LayoutRank, layout_rank
+from predictor.layout_search.question import SearchProblem, problem_around
+from predictor.layout_search.rank import rank
+from predictor.layout_search.report.layouts import ordinal, standing_words
 from tests.unit.examples import full_form
 
 

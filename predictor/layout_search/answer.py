@@ -14,10 +14,10 @@ from predictor.core.step.breakdown import StageParts, stage_parts
 from predictor.core.step.fit import MEMORY_ERROR, Fit, fit_of
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.workload.partition import uniform
-from predictor.search.near_duplicates import Ranked
-from predictor.search.question import SearchProblem
-from predictor.search.rank import Ranking, rank
-from predictor.search.space import Plan, Space
+from predictor.layout_search.near_duplicates import Ranked
+from predictor.layout_search.question import SearchProblem
+from predictor.layout_search.rank import Ranking, rank
+from predictor.layout_search.space import Plan, Space
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from predictor.core.workload.software import ON_DEEPSPEED
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_memory import edge_memory, layer_memory, stage_states
-from predictor.search.space import Plan, Space
-from predictor.search.stages import ROUNDING, Key, Pipelines, shared_key
+from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stages import ROUNDING, Key, Pipelines, shared_key
 
 
 class _Held(NamedTuple):

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from predictor.core.step.memory import GIB
 from predictor.core.workload.run import TrainingRun
-from predictor.search.footprint import Footprints
-from predictor.search.question import SearchProblem
-from predictor.search.rank import plans
-from predictor.search.stages import ROUNDING, Pipelines
-from predictor.search.timer import Timer
+from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.question import SearchProblem
+from predictor.layout_search.rank import plans
+from predictor.layout_search.stages import ROUNDING, Pipelines
+from predictor.layout_search.timer import Timer
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from predictor.core.workload.pipeline import Pipeline, pipeline
 from predictor.core.workload.run import TrainingRun
-from predictor.search.space import Plan, Space
+from predictor.layout_search.space import Plan, Space
 
 Key = tuple[object, ...]
 # Sums of the same numbers in another order.
