@@ -113,7 +113,7 @@ def test_missing_sourced_script_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("model: {model_name: m, dtype_str: bf16}\ndata: {}\ntraining: {epochs: 1}\n", "the keys model, data, training."),
+        ("model: {model_name: m, kind: x}\ndata: {}\ntraining: {epochs: 1}\n", "the keys model, data, training"),
         ("training: {max_seq_length: 2048, batch_size: 2, num_epochs: 1}\n", "its format is not known; it is YAML"),
         ("defaults: [ppo_trainer, _self_]\n", "is put together by Hydra from ppo_trainer, _self_"),
     ],
