@@ -98,7 +98,9 @@ def written(content: dict[str, Any], framework: str, base: Path, version: str | 
     return text
 
 
-def _read_back(text: str, writer: Writer, series: str, content: dict[str, Any], num_gpus: int, base: Path) -> TrainingRun:
+def _read_back(
+    text: str, writer: Writer, series: str, content: dict[str, Any], num_gpus: int, base: Path
+) -> TrainingRun:
     """Return the run that a framework's arguments describe, on the system of the configuration."""
     replicas = content.get("parallelism", {}).get("data_parallel_size", 1)
     with TemporaryDirectory() as folder:
