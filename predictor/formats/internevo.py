@@ -28,7 +28,17 @@ KEYS = "internevo"
 SECTIONS = ("model", "parallel", "data", "hybrid_zero_optimizer", "moe")
 # What layers of a model_type have beside the usual ones, where its own keys do not say it.
 BIASED = {"INTERNLM": "attention", "INTERNLM_MoE": "attention"}
-KNOWN_TYPES = ("INTERNLM", "INTERNLM2", "INTERNLM2_PUBLIC", "INTERNLM3", "INTERNLM_MoE", "LLAMA2", "LLAMA", "MIXTRAL")
+KNOWN_TYPES = (
+    "INTERNLM",
+    "INTERNLM2",
+    "INTERNLM2_PUBLIC",
+    "INTERNLM3",
+    "INTERNLM_MoE",
+    "LLAMA2",
+    "LLAMA",
+    "MIXTRAL",
+    "MIXTRALMOE",
+)
 QKV_BIASED = ("QWEN2", "QWEN2MOE")
 CAPPED = ("GShard", "MegaBlock")  # experts that drop tokens beyond their capacity
 MODES = {"1F1B": "1f1b", "1f1b": "1f1b", "zbh1": "zero_bubble_h1", "ZBH1": "zero_bubble_h1", "zbv": "zbv", "ZBV": "zbv"}
@@ -107,6 +117,9 @@ def _model(sections: dict[str, Fields], kind: str) -> dict[str, Any]:
     if kind.startswith("INTERNLM2") and not section.switch("no_bias", False):
         biases = True
     section.get("no_bias")
+    if section.has("qkv_bias"):  # models of 2024-07 and later say it by product
+        of_output = section.switch("o_bias")
+        biases = ("attention" if of_output else "qkv") if section.switch("qkv_bias") else False
     keys: dict[str, Any] = {
         "num_layers": section.whole("num_layers"),
         "hidden_size": hidden,
@@ -176,10 +189,17 @@ def _layout(layout: Fields, model: Fields, num_gpus: int | None, unsaid: dict[st
     if pipeline > 1:
         keys["schedule"] = "interleaved_1f1b" if chunks > 1 and MODES[name] == "1f1b" else MODES[name]
         keys |= {"virtual_pipeline_parallel_size": chunks} if chunks > 1 else {}
-    expert, _ = _size(layout, "expert")
-    keys |= {"expert_parallel_size": expert} if expert > 1 else {}
+    expert, of_expert = _size(layout, "expert")
+    if _size(layout, "expert_weight")[0] > 1:
+        raise layout.error("expert_weight", "experts whose weights are gathered are not modelled; set its size to 1")
     keys["zero_stage"] = 0 if zero == 1 else 1
     keys |= {"zero_group_size": zero} if zero > 1 else {}
+    experts = model.values.get("num_experts", 1)
+    if isinstance(experts, int) and experts > 1:
+        most = experts if num_gpus is None else min(experts, num_gpus // (tensor * pipeline))
+        expert = most if expert < 1 else expert  # all replicas, and not more than there are experts
+        keys |= {"expert_parallel_size": expert} if expert > 1 else {}
+        keys |= {"expert_tensor_parallel_size": 1} if tensor > 1 and of_expert.get("no_tp") is True else {}
     if num_gpus is None:
         unsaid["parallelism.data_parallel_size"] = f"{layout.where} says no number of GPUs"
         return keys

@@ -56,6 +56,23 @@ def read(path: Path, function: str | None = None, num_gpus: int | None = None) -
         ConfigError: there is no such function, the model has no preset, or something changes the cost in a way that is
             not modelled or cannot be told without running the code.
     """
+    problems, notes = Problems(), list[str]()
+    sections, where = job_of(path, function, problems, notes)
+    return from_job(Fields(sections, where, problems=problems.lines), problems, num_gpus, FORMAT, notes)
+
+
+def job_of(path: Path, function: str | None, problems: Problems, notes: list[str]) -> tuple[dict[str, Any], str]:
+    """Return the sections of a job that a function stands for, and the file with the function, for messages.
+
+    Args:
+        path: the Python file.
+        function: the configuration, where the file has several.
+        problems: what is wrong so far.
+        notes: notes so far.
+
+    Raises:
+        ConfigError: there is no such function, or it returns no configuration of pre-training.
+    """
     module, name = chosen(path, function)
     value, raised = evaluate_call(module, name, EXTERNAL)
     where = f"{path.name}:{name}"
@@ -64,9 +81,11 @@ def read(path: Path, function: str | None = None, num_gpus: int | None = None) -
         raise ConfigError(f"{where} returns no configuration{why}")
     if not CONTAINERS.fullmatch(value.kind) and not _is_derived(module, value.kind):
         raise ConfigError(f"{where} returns a {value.kind}; expected a Trainer.Config or a JobConfig of pre-training")
-    problems = Problems([f"{where}: {line}" for line in raised])
+    problems.lines += [f"{where}: {line}" for line in raised]
     job = _Job(value, where, name, path.resolve().parent.name, problems)
-    return from_job(Fields(job.sections(), where, problems=problems.lines), problems, num_gpus, FORMAT, job.notes)
+    sections = job.sections()
+    notes += job.notes
+    return sections, where
 
 
 class _Job:

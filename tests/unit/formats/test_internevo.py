@@ -73,6 +73,15 @@ def test_experts(tmp_path: Path) -> None:
     assert (moe["num_experts"], moe["experts_per_token"], moe["capacity_factor"]) == (8, 2, 1.2)
 
 
+def test_experts_over_all_replicas(tmp_path: Path) -> None:
+    text = TEXT.replace("num_chunks=1", "num_chunks=1, num_experts=4, top_k=2, moe_type='Dropless', qkv_bias=False")
+    text = text.replace("weight=dict(size=1)", "weight=dict(size=1), expert=dict(size=-1, no_tp=True)")
+    content = found(tmp_path, text.replace("INTERNLM2_PUBLIC", "MIXTRALMOE")).content
+    assert content["parallelism"]["expert_parallel_size"] == 4  # of 8 replicas
+    assert content["parallelism"]["expert_tensor_parallel_size"] == 1
+    assert "capacity_factor" not in content["model"]["moe"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
