@@ -29,13 +29,14 @@ SECTIONS = ("model", "parallel", "data", "hybrid_zero_optimizer", "moe")
 # What layers of a model_type have beside the usual ones, where its own keys do not say it.
 BIASED = {"INTERNLM": "attention", "INTERNLM_MoE": "attention"}
 KNOWN_TYPES = (
+    "GEMMA",
     "INTERNLM",
     "INTERNLM2",
     "INTERNLM2_PUBLIC",
     "INTERNLM3",
     "INTERNLM_MoE",
-    "LLAMA2",
     "LLAMA",
+    "LLAMA2",
     "MIXTRAL",
     "MIXTRALMOE",
 )
@@ -79,8 +80,9 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     training["precision"] = _precision(sections["model"])
     model["sequence_length"] = data.whole("seq_len")
     notes.append(f"{path.name}: samples are packed; attention is predicted over seq_len: set document_tokens")
+    holders = [section for name, section in sections.items() if name != "model" or "num_layers" in model]
     read_elsewhere = ("parallel.tensor", "parallel.zero1", "parallel.pipeline", "parallel.weight")
-    notes += rest(known_keys(KEYS), "InternEvo", sections.values(), read_elsewhere)
+    notes += rest(known_keys(KEYS), "InternEvo", holders, read_elsewhere)
     problems.check()
     return Read({"model": model, "parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
 
