@@ -318,6 +318,10 @@ def format_of(source: Source) -> Format | None:
 
 def resembled(source: Source) -> tuple[str, list[str]] | None:
     """Return the format that a file's keys resemble most, with the keys that it has of those that tell it."""
-    held = {known.name: sorted(k for way in known.telling for k in way.names() if source.has(k)) for known in TABLE}
+    held = {
+        known.name: sorted({key for way in known.telling if source.syntax in way.syntaxes for key in way.names()})
+        for known in TABLE
+    }
+    held = {name: [key for key in keys if source.has(key)] for name, keys in held.items()}
     name = max(held, key=lambda name: len(held[name]))
     return (name, held[name]) if held[name] else None

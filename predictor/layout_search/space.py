@@ -192,6 +192,8 @@ class Space:
                 for ep in divisors(experts.num_experts, ranks)
                 if ranks % ep == 0 and nests(ep, inner) and (not self._overlaps_experts if ep == 1 else ep % step == 0)
             ]
+        if rules is not None and not rules.splits_shared_experts and tp > 1 and not self.keeps_experts_whole:
+            return [sizes for sizes in found if (sizes.expert > 1) == (sizes.expert_split == 1)]
         return found
 
     def runs(self, plan: Plan, rules: FrameworkRules) -> bool:

@@ -68,6 +68,11 @@ def _checkpoints(training: TrainingSection) -> dict[str, bool]:
 def _zero(config: RunConfig) -> dict[str, Any]:
     """Return the section on ZeRO."""
     parallel = config.parallelism
+    if parallel.zero_group_size is not None:
+        raise ConfigError(
+            f"parallelism.zero_group_size is {parallel.zero_group_size}; DeepSpeed 0.19 has no MiCS any more: leave it "
+            "out, so that all replicas share the states"
+        )
     zero: dict[str, Any] = {"stage": parallel.zero_stage}
     if parallel.zero_stage:
         zero |= {
@@ -75,6 +80,4 @@ def _zero(config: RunConfig) -> dict[str, Any]:
             "reduce_scatter": parallel.gradient_reduction != "all_reduce",
             "reduce_bucket_size": parallel.gradient_bucket_elements,
         }
-    if parallel.zero_group_size is not None:  # MiCS
-        zero["mics_shard_size"] = parallel.zero_group_size
     return zero

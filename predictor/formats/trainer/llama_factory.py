@@ -74,8 +74,8 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
         )
     stage, tuning = str(values.get("stage", "sft")), str(values.get("finetuning_type", "lora"))
     bits, method = values.get("quantization_bit"), values.get("quantization_method", "bnb")
-    is_known = method in BNB and bits in VALUES_OF_BITS
-    if is_known:
+    is_known = method in BNB and isinstance(bits, int) and bits in VALUES_OF_BITS
+    if isinstance(bits, int) and is_known:
         values[VALUES_OF_BITS[bits]] = True
     _samples(values, stage)
     _precision(values, tuning)

@@ -123,3 +123,11 @@ def test_deepspeed_beside_it(tmp_path: Path) -> None:
     assert read.content["training"]["framework"] == "deepspeed"
     content = read.with_derived({**read.content, "model": {"hidden_size": 64}})
     assert content["parallelism"]["gradient_bucket_elements"] == 64 * 64
+
+
+def test_deepspeed_as_axolotl_ships_it(tmp_path: Path) -> None:
+    read = found(tmp_path, deepspeed="deepspeed_configs/zero1.json")
+    assert read.content["parallelism"]["zero_stage"] == 1
+    assert any("is not there; it is taken as axolotl 0.19 has it" in note for note in read.notes)
+    with pytest.raises(ConfigError, match=r"offload_param.device is 'cpu'; weights in host memory are not modelled"):
+        found(tmp_path, deepspeed="deepspeed_configs/zero3_bf16_cpuoffload_all.json")

@@ -108,3 +108,27 @@ def test_missing_sourced_script_is_left_out(tmp_path: Path) -> None:
         f"source env.sh\ntorchrun --nproc_per_node 2 --nnodes 2 pretrain_gpt.py {ARGUMENTS}\n", encoding="utf-8"
     )
     assert read_any(path).content["parallelism"]["data_parallel_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {model_name: m, kind: x}\ndata: {}\ntraining: {epochs: 1}\n", "the keys model, data, training"),
+        ("training: {max_seq_length: 2048, batch_size: 2, num_epochs: 1}\n", "its format is not known; it is YAML"),
+        ("defaults: [ppo_trainer, _self_]\n", "is put together by Hydra from ppo_trainer, _self_"),
+    ],
+)
+def test_a_file_with_sections_of_the_same_names_is_not_taken_for_our_own(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert main(["predict", str(path), "--system", "H100", "--gpus", "8"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_slip_in_a_section_of_our_own_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("model: {preset: gpt2}\ntraining: {micro_batch: 1, precision: bf16}\n", encoding="utf-8")
+    assert main(["predict", str(path), "--system", "H100", "--gpus", "8"]) == 2
+    assert "Did you mean micro_batch_size?" in capsys.readouterr().err
