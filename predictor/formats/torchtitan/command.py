@@ -151,6 +151,6 @@ def _gpus(given: dict[str, Any], named: dict[str, str], script: Script) -> int |
     each = given.get("nproc_per_node", named.get("NGPU"))
     nodes = given.get("nnodes", named.get("NNODES", 1))
     try:
-        return int(each) * int(nodes)
+        return None if each is None else int(each) * int(nodes)
     except (TypeError, ValueError):
         return None
