@@ -7,7 +7,8 @@ from pathlib import Path
 
 from predictor.core.base.errors import ConfigError
 from predictor.formats.source import LARGEST_BYTES, Source
-from predictor.formats.table import Format, format_of
+from predictor.formats.format import Format
+from predictor.formats.table import format_of
 
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".sh", ".slurm", ".sbatch", ".args", ".bash")
 

@@ -116,6 +116,8 @@ class _Job:
         made = {} if (spec := self.spec()) is None else spec.fields
         if made.get("moe_comm_backend") is not None:
             layout["expert_parallel_comm_backend"] = made["moe_comm_backend"]
+        if made.get("tp_gemm_backend") == "dist_gemm":  # collectives folded into the products that they feed or follow
+            layout["enable_async_tensor_parallel"] = True
         dense = experts == 1 or made.get("non_blocking_capacity_factor") is not None  # no host waits for counts
         captures = training.pop("disable_cuda_graphs", None) is False
         job["training"]["cuda_graphs"] = captures and dense and layout.get("pipeline_parallel_degree", 1) == 1
@@ -167,7 +169,10 @@ class _Job:
             family = next(iter([name for name in imported if name] + beside + named), "unknown")
         if not isinstance(flavor, str):
             raise ConfigError(f"{self.where}: the model's flavor cannot be told; write it as a text")
-        return {"name": family, "flavor": flavor}
+        further = spec.fields.get("num_mtp_layers", 0)
+        if is_open(further):
+            raise ConfigError(f"{self.where}: num_mtp_layers cannot be read: {_why(further)}")
+        return {"name": family, "flavor": flavor} | ({"num_mtp_layers": further} if further else {})
 
     def checkpointing(self) -> dict[str, Any]:
         """Return the section on recomputation; per operator where the configuration says nothing."""
