@@ -324,4 +324,4 @@ def resembled(source: Source) -> tuple[str, list[str]] | None:
     }
     held = {name: [key for key in keys if source.has(key)] for name, keys in held.items()}
     name = max(held, key=lambda name: len(held[name]))
-    return (name, held[name]) if held[name] else None
+    return (name, held[name]) if len(held[name]) > 1 else None
