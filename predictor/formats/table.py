@@ -194,6 +194,16 @@ TABLE = (
         documented="src/accelerate/commands/launch.py",
         example="hugging_face_trainer.sh",
     ),
+    Format(
+        "Hugging Face Trainer program",
+        "a Hugging Face Trainer",
+        (by_text(r"\b(?:SFTConfig|(?<!class )(?:Seq2Seq)?TrainingArguments)\(", PYTHON),),
+        "trainer.program",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24, TRL 0.8 to 1.16",
+        documented="src/transformers/training_args.py",
+        example="hugging_face_trainer.py.txt",
+    ),
     not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
     Format(
         "torchtune YAML",

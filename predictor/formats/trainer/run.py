@@ -122,6 +122,10 @@ def _batch(arguments: Arguments) -> dict[str, Any]:
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:
     """Return the keys of ``training`` on recomputation."""
+    if arguments.is_open("gradient_checkpointing"):
+        arguments.unsaid["training.recompute"] = f"{arguments.where}: gradient_checkpointing comes from outside"
+        arguments.pass_over(("gradient_checkpointing",))
+        return {}
     written = arguments.value("gradient_checkpointing", arguments.value("activation_checkpointing"))
     kwargs = arguments.value("gradient_checkpointing_kwargs", arguments.value("activation_checkpointing_kwargs"))
     if written in ("offload", "offload_disk"):
