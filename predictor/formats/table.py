@@ -197,7 +197,10 @@ TABLE = (
     Format(
         "Hugging Face Trainer program",
         "a Hugging Face Trainer",
-        (by_text(r"\b(?:SFTConfig|(?<!class )(?:Seq2Seq)?TrainingArguments)\(", PYTHON),),
+        (
+            by_text(r"\b(?:SFTConfig|(?<!class )(?:Seq2Seq)?TrainingArguments|HfArgumentParser|TrlParser)\(", PYTHON),
+            by_text(r"\b(?:SFT|DPO|GRPO|KTO|ORPO|CPO|PPO|RLOO|Reward)Trainer\(", PYTHON),
+        ),
         "trainer.program",
         ("num_gpus",),
         versions="transformers 4.30 to 5.24, TRL 0.8 to 1.16",

@@ -49,10 +49,13 @@ OF_CALLS = {
         "load_in_8bit": "load_in_8bit",
     },
     "SFTTrainer": {"max_seq_length": "max_seq_length", "packing": "packing", "model": "model_name_or_path"},
+    "prepare_model_for_kbit_training": {"use_gradient_checkpointing": "gradient_checkpointing"},
     "gradient_checkpointing_enable": {"gradient_checkpointing_kwargs": "gradient_checkpointing_kwargs"},
 }
 DECODERS = ("ForCausalLM", "LMHeadModel")
 OTHERS = ("Trainer", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForSeq2SeqLM")
+LENGTHS = ("max_length", "max_seq_length", "model_max_length")
+KBIT = "prepare_model_for_kbit_training"  # peft/utils/other.py: it turns recomputation on unless it is told not to
 HAS_BF16 = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
 UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
 ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
@@ -182,9 +185,10 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     for call in calls:
         _take(program, call)
     program.values |= program.keywords(configs[-1])
-    if any(_name(call) == "SFTTrainer" for call in calls) and _name(configs[-1]) != "SFTConfig":
-        program.values.setdefault("max_seq_length", 1024)  # of releases that took TrainingArguments
     _lengths(program, calls)
+    is_older = any(_name(call) == "SFTTrainer" for call in calls) and _name(configs[-1]) != "SFTConfig"
+    if is_older and not {*LENGTHS} & program.values.keys():
+        program.values["max_seq_length"] = 1024  # of releases of TRL that took TrainingArguments
     program.values.setdefault("output_dir", "")
     read = reader.from_arguments(
         program.values, path.name, Launch(path.parent, num_gpus), Problems(), is_trl=_name(configs[-1]) == "SFTConfig"
@@ -264,7 +268,7 @@ def _take(program: _Program, call: ast.Call) -> None:
             program.values["model_name_or_path"] = program.value(call.args[0])
     if name == "LoraConfig":
         program.values["use_peft"] = True
-    if name == "gradient_checkpointing_enable":
+    if name in ("gradient_checkpointing_enable", KBIT):
         program.values["gradient_checkpointing"] = True
     renamed = OF_CALLS[name]
     for key, value in program.keywords(call).items():
@@ -275,7 +279,7 @@ def _take(program: _Program, call: ast.Call) -> None:
 
 def _lengths(program: _Program, calls: list[ast.Call]) -> None:
     """Take the length to which the program cuts its samples, where its Trainer's arguments say none."""
-    if {"max_length", "max_seq_length"} & program.values.keys():
+    if {*LENGTHS} & program.values.keys():
         return
     found = {
         value
@@ -284,4 +288,4 @@ def _lengths(program: _Program, calls: list[ast.Call]) -> None:
         if keyword.arg == "max_length" and type(value := program.value(keyword.value)) is int
     }
     if len(found) == 1:
-        program.values["model_max_length"] = found.pop()
+        program.values[LENGTHS[-1]] = found.pop()

@@ -69,6 +69,7 @@ def test_adapters_and_four_bits(tmp_path: Path) -> None:
             5,
         ),
         ("model.gradient_checkpointing_enable()\nTrainingArguments('out', bf16=True)", "recompute", "full"),
+        ("model = prepare_model_for_kbit_training(model)\nTrainingArguments('out', bf16=True)", "recompute", "full"),
     ],
 )
 def test_values(text: str, key: str, value: object, tmp_path: Path) -> None:
