@@ -173,6 +173,7 @@ TABLE = (
         versions="transformers 4.30 to 5.24",
         documented="src/transformers/trainer_callback.py",
         example="trainer_state.json",
+        rank=1,
     ),
     Format(
         "PEFT adapter_config.json",
