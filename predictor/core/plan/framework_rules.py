@@ -53,6 +53,7 @@ class FrameworkRules:
         recomputes: modes of recomputation that its arguments name.
         folds_experts: experts may stay whole where tensor parallelism splits all else, over any ranks of a stage.
         splits_biased_experts: tensor parallelism may split experts that have biases.
+        splits_shared_experts: tensor parallelism may split experts that ranks share out; else they are whole then.
         offloads_optimizer: its states may stay in host memory, where nothing else fits.
         source: of each rule.
     """
@@ -75,6 +76,7 @@ class FrameworkRules:
     experts_hold_context: bool = False
     folds_experts: bool = False
     splits_biased_experts: bool = True
+    splits_shared_experts: bool = True
     offloads_optimizer: bool = False
 
     def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[ZeroStage, ...]:
@@ -234,7 +236,8 @@ TORCHTITAN = FrameworkRules(
         "torchtitan torchtitan/models/llama3/infra/parallelize.py: FSDP2 shards weights, kept over a pipeline's "
         "micro-batches; DDP knows no other parallelism; tensor-parallel norms are sequence-parallel, and the loss is "
         "vocabulary-parallel then. torchtitan/distributed/parallel_dims.py: expert-parallel ranks hold the "
-        "context-parallel ones; tensor × 2 × context parallel size divides the sequence. "
+        "context-parallel ones, and since 0.3 the tensor-parallel ones, so that experts are whole; tensor × 2 × "
+        "context parallel size divides the sequence. "
         "torchtitan/distributed/pipeline_parallel.py: a step's samples are one round of micro-batches; the first "
         "stages hold a layer more where layers do not divide. torchtitan/config/job_config.py: "
         "activation_checkpoint.mode none, selective (op) or full"
@@ -247,6 +250,8 @@ TORCHTITAN = FrameworkRules(
     sequence_parallel=SequenceParallel.ALWAYS,
     split=Split.ANY,
     experts_hold_context=True,
+    folds_experts=True,
+    splits_shared_experts=False,
 )
 DEEPSPEED_ENGINE = FrameworkRules(
     name="deepspeed",

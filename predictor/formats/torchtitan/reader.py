@@ -15,10 +15,10 @@ from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtitan.flavors import model_of, presets, sizes
-from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
+from predictor.formats.torchtitan.layout import DISPATCHERS, LOOPED, SCHEDULES, degrees, pipeline, replicas
 from predictor.formats.torchtitan.precision import low_precision
 
-__all__ = ["DISPATCHERS", "FORMAT", "PRESETS", "from_job", "read"]
+__all__ = ["DISPATCHERS", "FORMAT", "LOOPED", "PRESETS", "SCHEDULES", "from_job", "read"]
 
 FORMAT = "torchtitan TOML"
 FAMILY = "torchtitan"  # as predictor/core/step/published_runs.yaml spells it

@@ -121,6 +121,7 @@ def _checkpointing(fields: Fields) -> dict[str, Any]:
 
     Source: torchtune/training/activations.py; torchtune/training/_activation_offloading.py.
     """
+    checkpoints = fields.switch("enable_activation_checkpointing")
     mode, option = fields.text("ac_mode", "full", ("full", "selective", "None")), fields.get("ac_option")
     if fields.switch("enable_activation_offloading"):
         fields.broken(
@@ -134,7 +135,7 @@ def _checkpointing(fields: Fields) -> dict[str, Any]:
         if not isinstance(option, int) or option < 1:
             raise fields.error("ac_option", "expected op, or a number such as 2 for every second layer")
         return {"recompute": "full", "recompute_every": option, "recompute_stops_early": True}
-    if not fields.switch("enable_activation_checkpointing"):
+    if not checkpoints:
         return {"recompute": "none"}
     return {"recompute": "full", "recompute_stops_early": True}
 
