@@ -114,7 +114,7 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
                     holder.broken(holder.error(key, known.refused[full]))
             elif full in read:
                 continue
-            elif known.is_irrelevant(full):
+            elif known.is_irrelevant(full) or value in ([], {}):
                 passed.append(holder.written(key))
             elif speaks_of_cost(full, value) or _is_slip(full, known.read) or READING.get().strict:
                 usual = sorted({*known.irrelevant, *known.refused, *known.noted, *known.read, *holder.used, *read})

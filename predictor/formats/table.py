@@ -170,6 +170,7 @@ TABLE = (
         versions="transformers 4.30 to 5.24",
         documented="src/transformers/trainer_callback.py",
         example="trainer_state.json",
+        rank=1,
     ),
     Format(
         "PEFT adapter_config.json",
@@ -190,6 +191,19 @@ TABLE = (
         versions="transformers 4.30 to 5.24",
         documented="src/accelerate/commands/launch.py",
         example="hugging_face_trainer.sh",
+    ),
+    Format(
+        "Hugging Face Trainer program",
+        "a Hugging Face Trainer",
+        (
+            by_text(r"\b(?:SFTConfig|(?<!class )(?:Seq2Seq)?TrainingArguments|HfArgumentParser|TrlParser)\(", PYTHON),
+            by_text(r"\b(?:SFT|DPO|GRPO|KTO|ORPO|CPO|PPO|RLOO|Reward)Trainer\(", PYTHON),
+        ),
+        "trainer.program",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24, TRL 0.8 to 1.16",
+        documented="src/transformers/training_args.py",
+        example="hugging_face_trainer.py.txt",
     ),
     not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
     Format(

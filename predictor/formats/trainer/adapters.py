@@ -17,6 +17,7 @@ from predictor.core.workload.software import Framework
 from predictor.formats.fields import Fields
 from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys, rest
+from predictor.formats.megatron_bridge.tuning import present
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.models import model_of
 
@@ -82,15 +83,20 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
     """
     keys: dict[str, Any] = {"rank": arguments.whole("lora_r", RANK)}
     targets = _targets(arguments)
+    shape = preset(model["preset"]) if "preset" in model else model
     if targets is not None:
-        keys["targets"] = targets
+        latent = shape.get("latent_attention") or {}
+        if latent and not latent.get("q_lora_rank"):  # its q_proj is the one projection of queries, without a latent
+            targets = ["q_up" if target == "q" else target for target in targets]
+        keys["targets"] = present(targets, model)
+        if absent := [target for target in targets if target not in keys["targets"]]:
+            arguments.note(f"the model has no {', '.join(absent)}, so no adapters there")
     dropout = arguments.value("lora_dropout", 0.0)
     if isinstance(dropout, int | float) and dropout > 0:
         keys["dropout"] = float(dropout)
     saved = {_last(name) for name in arguments.listed("lora_modules_to_save")}
     if saved & {*OF_ENDS}:
         keys["train_embeddings"] = True
-    shape = preset(model["preset"]) if "preset" in model else model
     if "moe" in shape and (targets is None or OF_PARTS & {*targets}):
         keys["share_expert_adapters"] = False
         arguments.note("every expert is predicted with an adapter of its own, as transformers 4 has a module for each")

@@ -69,6 +69,8 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
             values.setdefault("attn_implementation", name)
     if any(CUT_CROSS_ENTROPY in str(plugin) for plugin in values.get("plugins") or ()):
         values.setdefault(CUT_CROSS_ENTROPY, True)
+    if values.get("fsdp_config"):
+        values.setdefault("fsdp", ["full_shard"])
     whole, micro = values.get("batch_size"), values.get("micro_batch_size")
     if isinstance(whole, int) and isinstance(micro, int) and "gradient_accumulation_steps" not in values:
         values["gradient_accumulation_steps"] = max(1, whole // micro)

@@ -140,7 +140,7 @@ def layout_of(
     kind = str(launch.accelerate.get("distributed_type") or "").upper()
     if arguments.has("deepspeed"):
         layout = _deepspeed(arguments, launch, problems)
-    elif arguments.value("fsdp") or arguments.value("fsdp_config"):
+    elif arguments.value("fsdp"):
         layout = _fsdp(arguments, launch, precision, problems)
     elif launch.missing:
         layout = _unknown(arguments, f"accelerate's configuration is {launch.missing}")

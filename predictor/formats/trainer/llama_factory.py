@@ -41,6 +41,7 @@ DIALECT = Dialect(
         "use_reentrant_gc",
         "pure_bf16",
         "neat_packing",
+        "fp8",
     ),
 )
 STAGES = ("sft", "pt")
@@ -48,6 +49,8 @@ TUNINGS = ("lora", "full")
 ATTENTIONS = {"auto": "sdpa", "disabled": "eager", "flash_attention2": "flash_attention_2", "fa2": "flash_attention_2"}
 VALUES_OF_BITS = {4: "load_in_4bit", 8: "load_in_8bit"}
 BNB = ("bnb", "bitsandbytes")
+# train/fp8_utils.py: torchao scales rows, Transformer Engine tensors, by what was seen before.
+FP8_RECIPES = {"auto": "fp8_rowwise", "torchao": "fp8_rowwise", "te": "fp8_delayed"}
 # Of version 1: sections that name a plugin, and arguments by the names that the versions before have.
 PLUGINS = ("peft_config", "dist_config", "quant_config")
 RENAMED = {"model": "model_name_or_path", "micro_batch_size": "per_device_train_batch_size"}
@@ -84,6 +87,11 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
         problems.lines.append(str(refuse_task(arguments, "stage", "preference and reinforcement learning")))
     if tuning not in TUNINGS:
         arguments.broken("finetuning_type", "only lora and full are modelled; write one of them")
+    if values.get("fp8"):
+        if (backend := str(values.get("fp8_backend", "auto"))) in FP8_RECIPES:
+            values["gemm_recipe"] = FP8_RECIPES[backend]
+        else:
+            arguments.broken("fp8_backend", f"expected {', '.join(FP8_RECIPES)}")
     if bits is not None and not is_known:
         arguments.broken("quantization_bit", "only four bits of bitsandbytes are modelled; write 4, with method bnb")
     return read_run(arguments, launch, FORMAT, problems)

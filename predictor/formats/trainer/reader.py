@@ -84,10 +84,10 @@ def from_arguments(
     content: Mapping[str, Any], where: str, launch: Launch, problems: Problems, prefix: str = "", is_trl: bool = False
 ) -> Read:
     """Return the configuration that a Trainer's arguments by name stand for."""
-    dialect = TRL if is_trl or any(key in content for key in OF_TRL) else TRAINER
-    if any(key in content for key in OF_OLDER_TRL):
+    values = {key: value for key, value in content.items() if value is not None}
+    dialect = TRL if is_trl or any(key in values for key in OF_TRL) else TRAINER
+    if any(key in values for key in OF_OLDER_TRL):
         dialect = OLDER_TRL
-    values = dict(content)
     if any(key in values for key in ("lora_r", "lora_rank", "lora_target_modules")):
         values.setdefault("use_peft", True)
     _of_scripts(values)

@@ -79,6 +79,8 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
     layout = problems.part(Layout(), layout_of, arguments, launch, *how)
     layout.training.pop("precision", None)
     training |= layout.training | precision | _recompute(arguments)
+    if (recipe := arguments.value("gemm_recipe")) is not None:
+        training["gemm_recipe"] = recipe
     if adapts:
         if weights_in_fp32 and layout.framework is Framework.TRANSFORMERS and not arguments.switch("load_in_4bit"):
             arguments.note("the base is predicted in 16 bits; in fp32 it takes twice the memory, and casts")
@@ -122,6 +124,10 @@ def _batch(arguments: Arguments) -> dict[str, Any]:
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:
     """Return the keys of ``training`` on recomputation."""
+    if arguments.is_open("gradient_checkpointing"):
+        arguments.unsaid["training.recompute"] = f"{arguments.where}: gradient_checkpointing comes from outside"
+        arguments.pass_over(("gradient_checkpointing",))
+        return {}
     written = arguments.value("gradient_checkpointing", arguments.value("activation_checkpointing"))
     kwargs = arguments.value("gradient_checkpointing_kwargs", arguments.value("activation_checkpointing_kwargs"))
     if written in ("offload", "offload_disk"):

@@ -21,6 +21,7 @@ from predictor.core.schema.read import Read
 from predictor.formats.known_keys import known_keys
 from predictor.formats.megatron.command import REDIRECTIONS, with_sources
 from predictor.formats.shell.script import parse
+from predictor.formats.shell.starts import CALLED, of_other_script
 from predictor.formats.shell.words import UNKNOWN, as_written, is_unknown
 from predictor.formats.trainer import axolotl, llama_factory, reader, swift
 from predictor.formats.trainer.layout import Launch, beside
@@ -91,6 +92,9 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     found = [_command(words) for words in script.commands]
     commands = [command for command in found if command is not None]
     if not commands:
+        other = of_other_script(path.name, text)
+        if other is not None and CALLED.search(text) is not None:
+            raise other
         raise ConfigError(
             f"{path.name}: it starts no Trainer of a language model that is told by its arguments, such as "
             "--per_device_train_batch_size; read the script or the file that has them"

@@ -47,6 +47,8 @@ def whole(read: Read) -> dict[str, Any]:
         ({}, "parallelism", "fp32_parameters", True),  # weights that train are widened
         ({"pure_bf16": True}, "training", "optimizer_state_bytes", 4.0),
         ({"flash_attn": "disabled"}, "model", "attention", "unfused"),
+        ({"fp8": True}, "training", "gemm_recipe", "fp8_rowwise"),
+        ({"fp8": True, "fp8_backend": "te"}, "training", "gemm_recipe", "fp8_delayed"),
         (LORA, "training", "lora", {"rank": 4}),
         ({**LORA, "lora_target": "q_proj,v_proj"}, "training", "lora", {"rank": 4, "targets": ["q", "v"]}),
         ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, "quantized_base": True}),

@@ -270,3 +270,22 @@ def test_adapter_configuration_beside_a_training(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({**adapter, "peft_type": "IA3"}), encoding="utf-8")
     with pytest.raises(ConfigError, match="peft_type is IA3; only LoRA is modelled"):
         read_any(tmp_path / "adapter_config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [("DeepSeek-V2-Lite", ["q_up", "attention_output"]), ("DeepSeek-V3", ["attention_output"])],
+)
+def test_modules_that_the_model_does_not_have_get_no_adapters(name: str, targets: list[str], tmp_path: Path) -> None:
+    keys = {**LORA, "model_name_or_path": f"deepseek-ai/{name}", "lora_target_modules": ["q_proj", "o_proj"]}
+    read = found(tmp_path, **keys)
+    assert read.content["training"]["lora"]["targets"] == targets
+    assert any("the model has no q" in note for note in read.notes) is (len(targets) == 1)
+
+
+def test_arguments_as_a_trainer_writes_them_out(tmp_path: Path) -> None:
+    written: dict[str, Any] = {"fsdp": [], "fsdp_config": {"min_num_params": 0, "xla": False}, "sharded_ddp": [], "deepspeed": None}
+    read = found(tmp_path, **written, max_steps=-1, optim_args=None, _n_gpu=1, gradient_checkpointing_kwargs=None)
+    assert whole(read)["parallelism"]["zero_stage"] == 0
+    assert not any("not known here" in note for note in read.notes)
+    assert "budget.train_tokens" not in read.derived
