@@ -28,7 +28,18 @@ KEYS = "internevo"
 SECTIONS = ("model", "parallel", "data", "hybrid_zero_optimizer", "moe")
 # What layers of a model_type have beside the usual ones, where its own keys do not say it.
 BIASED = {"INTERNLM": "attention", "INTERNLM_MoE": "attention"}
-KNOWN_TYPES = ("INTERNLM", "INTERNLM2", "INTERNLM2_PUBLIC", "INTERNLM3", "INTERNLM_MoE", "LLAMA2", "LLAMA", "MIXTRAL")
+KNOWN_TYPES = (
+    "GEMMA",
+    "INTERNLM",
+    "INTERNLM2",
+    "INTERNLM2_PUBLIC",
+    "INTERNLM3",
+    "INTERNLM_MoE",
+    "LLAMA",
+    "LLAMA2",
+    "MIXTRAL",
+    "MIXTRALMOE",
+)
 QKV_BIASED = ("QWEN2", "QWEN2MOE")
 CAPPED = ("GShard", "MegaBlock")  # experts that drop tokens beyond their capacity
 MODES = {"1F1B": "1f1b", "1f1b": "1f1b", "zbh1": "zero_bubble_h1", "ZBH1": "zero_bubble_h1", "zbv": "zbv", "ZBV": "zbv"}
@@ -69,8 +80,9 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     training["precision"] = _precision(sections["model"])
     model["sequence_length"] = data.whole("seq_len")
     notes.append(f"{path.name}: samples are packed; attention is predicted over seq_len: set document_tokens")
+    holders = [section for name, section in sections.items() if name != "model" or "num_layers" in model]
     read_elsewhere = ("parallel.tensor", "parallel.zero1", "parallel.pipeline", "parallel.weight")
-    notes += rest(known_keys(KEYS), "InternEvo", sections.values(), read_elsewhere)
+    notes += rest(known_keys(KEYS), "InternEvo", holders, read_elsewhere)
     problems.check()
     return Read({"model": model, "parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
 
@@ -103,10 +115,16 @@ def _model(sections: dict[str, Fields], kind: str) -> dict[str, Any]:
     heads, hidden = section.whole("num_attention_heads"), section.whole("hidden_size")
     width = int(hidden * section.real("mlp_ratio", 4.0))
     section.text("norm_type", "rmsnorm", ("rmsnorm",))
+    window = section.optional_whole("sliding_window") if section.switch("use_sliding_window") else None
+    if window is not None:
+        section.broken(section.error("sliding_window", "which layers have it is not read; write model.layer_types"))
     biases: bool | str = "qkv" if kind in QKV_BIASED else BIASED.get(kind, False)
     if kind.startswith("INTERNLM2") and not section.switch("no_bias", False):
         biases = True
     section.get("no_bias")
+    if section.has("qkv_bias"):  # models of 2024-07 and later say it by product
+        of_output = section.switch("o_bias")
+        biases = ("attention" if of_output else "qkv") if section.switch("qkv_bias") else False
     keys: dict[str, Any] = {
         "num_layers": section.whole("num_layers"),
         "hidden_size": hidden,
@@ -114,12 +132,14 @@ def _model(sections: dict[str, Fields], kind: str) -> dict[str, Any]:
         "num_key_value_heads": section.whole("num_kv_attention_heads", heads),
         "ffn_hidden_size": -(-width // 256) * 256,
         "vocab_size": section.whole("vocab_size"),
-        "activation": "swiglu",
+        "activation": "geglu" if kind == "GEMMA" else "swiglu",
         "rotary_fraction": 1.0,
         "biases": biases,
         "attention": "flash" if section.switch("use_flash_attn", True) else "unfused",
         **INTERNEVO.section("model"),
     }
+    size = section.optional_whole("head_dim")
+    keys |= {"head_dim": size} if size not in (None, hidden // heads) else {}
     experts = section.whole("num_experts", 1)
     if experts == 1:
         return keys
@@ -157,12 +177,17 @@ def _layout(layout: Fields, model: Fields, num_gpus: int | None, unsaid: dict[st
     """
     tensor, of_tensor = _size(layout, "tensor")
     pipeline, of_pipeline = _size(layout, "pipeline")
-    weight, _ = _size(layout, "weight")
+    weight, of_weight = _size(layout, "weight")
     zero, of_zero = _size(layout, "zero1")
     chunks = model.whole("num_chunks", 1)
     mode = of_tensor.get("mode", "mtp")
-    if mode == "isp" and (tensor > 1 or weight > 1):
-        raise layout.error("tensor", "isp, its sequence and weight parallelism, is not modelled; mtp, msp and fsp are")
+    if mode == "isp" and tensor > 1:
+        raise layout.error(
+            "tensor", "isp, whose ranks share out a sample's tokens, is not modelled; mtp, msp and fsp are"
+        )
+    twice = layout.get("sequence_2D")
+    if isinstance(twice, dict) and twice.get("enable"):
+        raise layout.error("sequence_2D", "samples split twice are not modelled; set enable to False")
     if of_zero.get("fsdp") is True:
         raise layout.error("zero1", "torch's FSDP inside InternEvo is not modelled; set fsdp to False")
     name = of_pipeline.get("mode", "1f1b")
@@ -176,10 +201,21 @@ def _layout(layout: Fields, model: Fields, num_gpus: int | None, unsaid: dict[st
     if pipeline > 1:
         keys["schedule"] = "interleaved_1f1b" if chunks > 1 and MODES[name] == "1f1b" else MODES[name]
         keys |= {"virtual_pipeline_parallel_size": chunks} if chunks > 1 else {}
-    expert, _ = _size(layout, "expert")
-    keys |= {"expert_parallel_size": expert} if expert > 1 else {}
-    keys["zero_stage"] = 0 if zero == 1 else 1
-    keys |= {"zero_group_size": zero} if zero > 1 else {}
+    expert, of_expert = _size(layout, "expert")
+    if _size(layout, "expert_weight")[0] > 1:
+        raise layout.error("expert_weight", "experts whose weights are gathered are not modelled; set its size to 1")
+    if mode == "isp" and weight > 1:  # weights of a layer are gathered from so many replicas, as FSDP does
+        keys |= {"zero_stage": 3, "zero_group_size": weight, "gradient_reduction": "reduce_scatter"}
+        keys["overlap_parameter_gather"] = of_weight.get("overlap") is True
+    else:
+        keys["zero_stage"] = 0 if zero == 1 else 1
+        keys |= {"zero_group_size": zero} if zero > 1 else {}
+    experts = model.values.get("num_experts", 1)
+    if isinstance(experts, int) and experts > 1:
+        most = experts if num_gpus is None else min(experts, num_gpus // (tensor * pipeline))
+        expert = most if expert < 1 else expert  # all replicas, and not more than there are experts
+        keys |= {"expert_parallel_size": expert} if expert > 1 else {}
+        keys |= {"expert_tensor_parallel_size": 1} if tensor > 1 and of_expert.get("no_tp") is True else {}
     if num_gpus is None:
         unsaid["parallelism.data_parallel_size"] = f"{layout.where} says no number of GPUs"
         return keys
@@ -191,11 +227,14 @@ def _layout(layout: Fields, model: Fields, num_gpus: int | None, unsaid: dict[st
 def _reduction(sections: dict[str, Fields], parallelism: dict[str, Any]) -> dict[str, Any]:
     """Return how gradients are summed."""
     section = sections.get("hybrid_zero_optimizer", Fields({}, sections["model"].where))
-    return {
+    gathers = section.switch("overlap_sync_param")
+    keys = {
         "overlap_gradient_reduction": section.switch("overlap_sync_grad", True),
-        "overlap_parameter_gather": section.switch("overlap_sync_param") and parallelism.get("zero_stage") == 1,
         "gradient_bucket_elements": section.whole("reduce_bucket_size", 512 * 2**20),
     }
+    if parallelism.get("zero_stage") == 3:
+        return keys
+    return keys | {"overlap_parameter_gather": gathers and parallelism.get("zero_stage") == 1}
 
 
 def _precision(model: Fields) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from predictor.core.base.errors import ConfigError
 from predictor.core.schema.sections import RunConfig
 
 HEAD = """\
@@ -61,7 +62,15 @@ def launch_job(
         arguments: path of the file that has them.
         gpus: of the run, and of a node.
         steps: of the whole training; None where it is not said.
+
+    Raises:
+        ConfigError: the framework starts its processes by a launcher of its own.
     """
+    if framework not in COMMANDS:
+        raise ConfigError(
+            f"--write-job is for {', '.join(COMMANDS)}; {framework} starts its processes itself: start {arguments} as its "
+            "first lines say"
+        )
     num_gpus, per_node = gpus[0], min(gpus)
     nodes, path = num_gpus // per_node, Path(arguments)
     training, budget = config.training, config.budget

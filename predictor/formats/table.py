@@ -5,6 +5,7 @@ The first format of the table that tells a file is its format. A format without 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,10 @@ BRIDGE_KEYS = (
     "train.global_batch_size",
     "train.micro_batch_size",
     "train.train_iters",
+)
+
+TORCHTITAN_COMMAND = re.compile(
+    r"(?:torchtitan[./]train|run_train\.sh)\b(?:[^\n]|\\\n)*--\w+|CONFIG_FILE=\S+[^\n]*run_train\.sh"
 )
 
 TABLE = (
@@ -296,6 +301,16 @@ TABLE = (
         versions="0.1 to 0.2.2",
         documented="torchtitan/config/job_config.py",
         example="torchtitan.toml",
+    ),
+    Format(
+        "torchtitan command line",
+        "torchtitan",
+        (Telling((TEXT,), pattern=TORCHTITAN_COMMAND),),
+        "torchtitan.command",
+        ("num_gpus",),
+        versions="0.1 to 0.3",
+        documented="torchtitan/config/manager.py",
+        example="torchtitan.sh",
     ),
     Format(
         "Megatron-LM arguments",

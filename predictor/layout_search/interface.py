@@ -12,7 +12,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.base.sizes import whole
 from predictor.core.costs.cost import Cost
-from predictor.core.plan.framework_rules import RULES
+from predictor.core.plan.framework_rules import NAMES
 from predictor.core.predict.inputs import Config, Hardware, change_texts, file_values
 from predictor.core.predict.prediction import USUAL_WIDTH
 from predictor.core.predict.system import LoadedSystem, system_name
@@ -132,7 +132,7 @@ class SearchResult:
     def _framework(self) -> str:
         rules = self.details.space.rules
         if rules is None:
-            raise ConfigError(f"--write-arguments needs --framework: {', '.join(RULES)}")
+            raise ConfigError(f"--write-arguments needs --framework: {', '.join(NAMES)}")
         return rules.name
 
     def to_dict(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def _limits_of(hours: float | None, days: float | None, price: float | None) -> 
 def _kinds(framework: object, **switches: object) -> None:
     """Check that a framework is named by text, and that switches are true or false."""
     if framework is not None and not isinstance(framework, str):
-        raise ConfigError(f"--framework is {framework!r}; expected {', '.join(RULES)}")
+        raise ConfigError(f"--framework is {framework!r}; expected {', '.join(NAMES)}")
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise ConfigError(f"--{name.replace('_', '-')} is {value!r}; expected true or false")
@@ -238,7 +238,7 @@ def search(
         global_batch_size: samples per step; required where the model does not say.
         global_batch_tokens: the same in tokens, a multiple of the sequence length.
         system: a name, a folder, or what ``load_system`` returns; required where the model does not say.
-        framework: megatron, torchtitan or deepspeed: only layouts that it runs, as it runs them.
+        framework: megatron, torchtitan, deepspeed or gpt-neox: only layouts that it runs, as it runs them.
         sequence_length: tokens per sample, instead of the model's.
         precision: of activations: fp16, bf16 or fp32.
         memory_gib: memory of one GPU in GiB, instead of the system's.

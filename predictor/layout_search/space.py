@@ -317,6 +317,8 @@ class Space:
 
     def _scatters(self, zero_stage: int) -> bool:
         """Return whether a candidate reduces gradients with a reduce-scatter."""
+        if self.rules is not None and self.rules.sums_whole_buckets:
+            return zero_stage == 3
         return zero_stage >= 2 or (self.scatters_gradients and zero_stage == 1)
 
     def fields(self, plan: Plan) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
         content[training.precision] = {"enabled": True}
     if parallel.fp32_gradients:
         content["data_types"] = {"grad_accum_dtype": "fp32"}
-    content["zero_optimization"] = _zero(config)
+    content["zero_optimization"] = zero_section(config)
     if parallel.tensor_parallel_size > 1:
         content["tensor_parallel"] = {"autotp_size": parallel.tensor_parallel_size}
     if checkpoints := _checkpoints(training):
@@ -65,7 +65,7 @@ def _checkpoints(training: TrainingSection) -> dict[str, bool]:
     return {name: True for name, is_on in switches.items() if is_on}
 
 
-def _zero(config: RunConfig) -> dict[str, Any]:
+def zero_section(config: RunConfig) -> dict[str, Any]:
     """Return the section on ZeRO."""
     parallel = config.parallelism
     if parallel.zero_group_size is not None:

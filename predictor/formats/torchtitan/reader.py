@@ -15,10 +15,10 @@ from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtitan.flavors import model_of, presets, sizes
-from predictor.formats.torchtitan.layout import DISPATCHERS, LOOPED, SCHEDULES, degrees, pipeline, replicas
+from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
 from predictor.formats.torchtitan.precision import low_precision
 
-__all__ = ["DISPATCHERS", "FORMAT", "LOOPED", "PRESETS", "SCHEDULES", "from_job", "read"]
+__all__ = ["DISPATCHERS", "FORMAT", "PRESETS", "from_job", "read"]
 
 FORMAT = "torchtitan TOML"
 FAMILY = "torchtitan"  # as predictor/core/step/published_runs.yaml spells it
@@ -150,7 +150,8 @@ def _model(section: Fields, unsaid: dict[str, str]) -> dict[str, Any]:
     model, why = model_of(section, name, flavor)
     if why:
         unsaid["model.num_layers"] = f"{why}; take its config.json in front (from: [config.json, {section.where}]), or"
-    return model
+    further = section.optional_whole("num_mtp_layers")
+    return model | ({} if further is None else {"num_mtp_layers": further})
 
 
 def _batch(sections: dict[str, Fields], parallelism: dict[str, Any], notes: list[str]) -> dict[str, Any]:

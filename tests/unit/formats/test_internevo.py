@@ -58,6 +58,8 @@ def test_sizes_layout_and_batch(tmp_path: Path) -> None:
         ("interleaved_overlap=True", 'mode="zbh1"', "parallelism", "schedule", "zero_bubble_h1"),
         ('"INTERNLM2_PUBLIC"', '"INTERNLM"', "model", "biases", "attention"),
         ('"INTERNLM2_PUBLIC"', '"QWEN2"', "model", "biases", "qkv"),
+        ('"INTERNLM2_PUBLIC"', '"GEMMA"', "model", "activation", "geglu"),
+        ("num_chunks=1", "num_chunks=1, head_dim=256", "model", "head_dim", 256),
         ("no_bias=True", "no_bias=False", "model", "biases", True),
         ("torch.bfloat16", "torch.float16", "training", "precision", "fp16"),
     ],
@@ -73,10 +75,29 @@ def test_experts(tmp_path: Path) -> None:
     assert (moe["num_experts"], moe["experts_per_token"], moe["capacity_factor"]) == (8, 2, 1.2)
 
 
+def test_weights_that_replicas_share_out(tmp_path: Path) -> None:
+    text = TEXT.replace('tensor=dict(size=2, mode="msp")', 'tensor=dict(size=1, mode="isp")')
+    text = text.replace("weight=dict(size=1)", "weight=dict(size=8, overlap=True), sequence_2D=dict(enable=False)")
+    parallelism = found(tmp_path, text).content["parallelism"]
+    assert (parallelism["zero_stage"], parallelism["zero_group_size"]) == (3, 8)
+    assert (parallelism["overlap_parameter_gather"], parallelism["data_parallel_size"]) == (True, 16)
+
+
+def test_experts_over_all_replicas(tmp_path: Path) -> None:
+    text = TEXT.replace("num_chunks=1", "num_chunks=1, num_experts=4, top_k=2, moe_type='Dropless', qkv_bias=False")
+    text = text.replace("weight=dict(size=1)", "weight=dict(size=1), expert=dict(size=-1, no_tp=True)")
+    content = found(tmp_path, text.replace("INTERNLM2_PUBLIC", "MIXTRALMOE")).content
+    assert content["parallelism"]["expert_parallel_size"] == 4  # of 8 replicas
+    assert content["parallelism"]["expert_tensor_parallel_size"] == 1
+    assert "capacity_factor" not in content["model"]["moe"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('mode="msp"', 'mode="isp"', "isp, its sequence and weight parallelism, is not modelled"),
+        ('mode="msp"', 'mode="isp"', "isp, whose ranks share out a sample's tokens, is not modelled"),
+        ("num_chunks=1", "num_chunks=1, use_sliding_window=True, sliding_window=512", "write model.layer_types"),
+        ("weight=dict(size=1)", "sequence_2D=dict(enable=True, head_size=2)", "samples split twice are not modelled"),
         ("size=-1", "size=-1, fsdp=True", "torch's FSDP inside InternEvo is not modelled"),
         ('"INTERNLM2_PUBLIC"', '"LLAVA"', "model_type is 'LLAVA'; its layers are not read"),
         ("checkpoint=False", "checkpoint=2", "expected True, False or a share"),

@@ -164,3 +164,11 @@ def test_a_script_that_takes_its_arguments_in_turn_is_not_followed(tmp_path: Pat
     (tmp_path / "run.sh").write_text(turn + SIZED, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"it starts run\.sh: read that"):
         found(tmp_path, "bash run.sh --tp 4\n")
+
+
+def test_what_a_condition_adds_passes_where_it_costs_nothing(tmp_path: Path) -> None:
+    script = 'if [ $FROM != none ]; then\n  LOADING=" --load $FROM"\n  DONE=""\nfi\n'
+    command = f"python pretrain_gpt.py {WHOLE} ${{LOADING}} $DONE --swiglu ${{LOADING}}"
+    assert found(tmp_path, f"{script}{command}").content["model"]["activation"] == "swiglu"
+    with pytest.raises(ConfigError, match=r"--recompute-activations stands in a condition of the script \(LOADING\)"):
+        found(tmp_path, f"{script.replace('--load $FROM', '--recompute-activations')}{command}")

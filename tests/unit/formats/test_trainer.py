@@ -284,7 +284,12 @@ def test_modules_that_the_model_does_not_have_get_no_adapters(name: str, targets
 
 
 def test_arguments_as_a_trainer_writes_them_out(tmp_path: Path) -> None:
-    written: dict[str, Any] = {"fsdp": [], "fsdp_config": {"min_num_params": 0, "xla": False}, "sharded_ddp": [], "deepspeed": None}
+    written: dict[str, Any] = {
+        "fsdp": [],
+        "fsdp_config": {"min_num_params": 0, "xla": False},
+        "sharded_ddp": [],
+        "deepspeed": None,
+    }
     read = found(tmp_path, **written, max_steps=-1, optim_args=None, _n_gpu=1, gradient_checkpointing_kwargs=None)
     assert whole(read)["parallelism"]["zero_stage"] == 0
     assert not any("not known here" in note for note in read.notes)

@@ -24,6 +24,7 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import RunConfig
 from predictor.core.step.prediction import predict
 from predictor.formats import read_any
+from predictor.formats.launch_job import COMMANDS
 from predictor.formats.megatron import writer as megatron
 from predictor.formats.writers import WRITERS, written
 from predictor.layout_search.answer import configuration_of
@@ -38,6 +39,7 @@ MODELS = {
     ),
     "torchtitan": ("llama3-8b", "llama3.1-405b", "qwen3-30b-a3b"),
     "deepspeed": ("llama3-8b", "mixtral-8x7b", "gpt3-175b"),
+    "gpt-neox": ("llama3-8b", "gpt3-175b", "mistral-7b"),
 }
 CASES = [(framework, model) for framework, models in MODELS.items() for model in models]
 
@@ -240,10 +242,14 @@ def test_files_are_those_of_their_frameworks() -> None:
     assert "--bf16" in script
     job = tomllib.loads(found("torchtitan", top=1).arguments(version="0.2"))
     assert job["model"] == {"name": "llama3", "flavor": "8B"}
+    neox = yaml.safe_load(found("gpt-neox", top=1).arguments())
+    assert (neox["num_layers"], neox["intermediate_size"], neox["train_batch_size"]) == (32, 3 * 14336, 512)
+    with pytest.raises(ConfigError, match="--write-job is for megatron, torchtitan, deepspeed; gpt-neox starts"):
+        found("gpt-neox", top=1).job("neox.yml")
     assert json.loads(found("deepspeed", top=1).arguments())["train_batch_size"] == 512
 
 
-@pytest.mark.parametrize("framework", WRITERS)
+@pytest.mark.parametrize("framework", COMMANDS)
 def test_a_job_of_the_launcher_predicts_the_same(framework: str, tmp_path: Path) -> None:
     result = found(framework, top=1, train_tokens=1e12, price=2.0)
     content = yaml.safe_load(result.job(f"run{WRITERS[framework].suffix}"))
