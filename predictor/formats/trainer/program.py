@@ -54,6 +54,7 @@ OF_CALLS = {
 }
 DECODERS = ("ForCausalLM", "LMHeadModel")
 OTHERS = ("Trainer", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering", "ForSeq2SeqLM")
+SWITCHES = {"store_true": False, "store_false": True}  # argparse: what an argument is that is not given
 LENGTHS = ("max_length", "max_seq_length", "model_max_length")
 KBIT = "prepare_model_for_kbit_training"  # peft/utils/other.py: it turns recomputation on unless it is told not to
 HAS_BF16 = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
@@ -177,6 +178,8 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
     _refuse(calls, tree, path.name)
     _take_names(program, tree, calls)
+    skipped = _skipped(program, tree)
+    calls = [call for call in calls if call not in skipped]
     configs = [call for call in calls if _name(call) in CONFIGS and call.keywords]
     if not configs:
         raise ConfigError(
@@ -231,7 +234,9 @@ def _take_names(program: _Program, tree: ast.Module, calls: list[ast.Call]) -> N
     for call in calls:
         if _name(call) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
             default = next((keyword.value for keyword in call.keywords if keyword.arg == "default"), None)
-            value = None if default is None else program.value(default)
+            action = next((keyword.value for keyword in call.keywords if keyword.arg == "action"), None)
+            switch = SWITCHES.get(program.value(action)) if isinstance(action, ast.Constant) else None
+            value = switch if default is None else program.value(default)
             if value is not None and not (isinstance(value, str) and is_unknown(value)):
                 program.defaults[str(call.args[0].value).lstrip("-").replace("-", "_")] = value
     for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
@@ -253,6 +258,16 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if len(targets) == 1 and isinstance(targets[0], ast.Name) and node.value is not None:
             yield targets[0].id, node.value
+
+
+def _skipped(program: _Program, tree: ast.Module) -> set[ast.AST]:
+    """Return the calls in branches that do not run, as far as the program and its defaults say."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and type(outcome := program.value(node.test)) is bool:
+            branch = node.orelse if outcome else node.body
+            found |= {inner for statement in branch for inner in ast.walk(statement) if isinstance(inner, ast.Call)}
+    return found
 
 
 def _take(program: _Program, call: ast.Call) -> None:

@@ -59,9 +59,9 @@ ACCELERATE = {
 LAUNCHERS = ("nproc_per_node", "nnodes", "num_gpus", "num_nodes", "include", "config_file", *ACCELERATE)
 # Programs that train no language model on its samples alone, by a part of their names.
 OTHER_TASKS = re.compile(
-    r"(?<![a-z])(?:dpo|ppo|grpo|kto|orpo|cpo|simpo|rloo|bco|nash|xpo|gkd|rlhf|reward|rm|prm|ranking|glue|squad|qa|ner|"
-    r"swag|xnli|summarization|translation|seq2seq|classification|speech|audio|wav2vec2?|image|clip|flax|distill\w*|"
-    r"embedding|retriev\w*|reranker)(?![a-z])"
+    r"(?<![a-z])(?:(?:dpo|ppo|grpo|kto|orpo|cpo|simpo|rloo)[a-z]*|(?:bco|nash|xpo|gkd|rlhf|reward|rm|prm|ranking|glue|"
+    r"squad|qa|ner|swag|xnli|summarization|translation|seq2seq|classification|speech|audio|wav2vec2?|image|clip|flax|"
+    r"distill\w*|embedding|retriev\w*|reranker)(?![a-z]))"
 )
 
 

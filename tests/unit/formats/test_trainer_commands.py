@@ -143,6 +143,7 @@ def test_what_comes_from_outside_is_asked_for_by_its_name(tmp_path: Path) -> Non
     [
         ("scripts/dpo.py", "dpo is not modelled"),
         ("run_glue.py", "glue is not modelled"),
+        ("dpov2_train.py", "dpov is not modelled"),
         ("train_reward_model.py", "reward is not modelled"),
     ],
 )

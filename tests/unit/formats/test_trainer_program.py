@@ -91,6 +91,15 @@ def test_what_only_a_run_knows_is_asked_for(tmp_path: Path) -> None:
     assert {"training.precision", "training.recompute", "model.sequence_length"} <= set(unsaid)
 
 
+@pytest.mark.parametrize(("action", "adapts"), [("store_true", False), ("store_false", True)])
+def test_branches_that_the_program_s_defaults_settle(action: str, adapts: bool, tmp_path: Path) -> None:
+    text = (
+        f"p.add_argument('--lora', action='{action}')\nif args.lora:\n    LoraConfig(r=4, target_modules=['q_proj'])\n"
+        "TrainingArguments('out', bf16=True)"
+    )
+    assert ("lora" in found(tmp_path, text).content["training"]) is adapts
+
+
 def test_length_that_samples_are_cut_to(tmp_path: Path) -> None:
     text = "tokenizer(text, truncation=True, max_length=512)\nTrainingArguments('out', bf16=True)"
     assert found(tmp_path, text).content["model"]["sequence_length"] == 512
