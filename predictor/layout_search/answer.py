@@ -8,6 +8,7 @@ from typing import Any
 from predictor.core.base.errors import NoLayoutError
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
+from predictor.core.plan.of_training import HOST_UPDATE
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import NO_BUDGET, BudgetSection
 from predictor.core.step.breakdown import StageParts, stage_parts
@@ -119,9 +120,11 @@ def _offloaded(problem: SearchProblem) -> SearchProblem | None:
         "Nothing fits with the optimizer's states on the GPUs: they are kept and updated in host memory "
         "(training.offload_optimizer: 1.0)."
     )
+    said_of_host = problem.content.get("training") or {}
+    host = {key: said_of_host[key] for key in HOST_UPDATE if key in said_of_host}
     return replace(
         problem,
-        space=replace(space, base=replace(space.base, offload_optimizer=1.0)),
+        space=replace(space, base=replace(space.base, offload_optimizer=1.0, **host)),
         content=merged(problem.content, {"training": {"offload_optimizer": 1.0}}),
         notes=(*problem.notes, said),
     )
