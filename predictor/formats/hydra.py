@@ -178,6 +178,6 @@ def _take(words: list[str], flags: dict[str, str], overrides: list[str]) -> None
             flag = ""
         elif re.match(r"-[A-Za-z]", word):
             flag = word[1:]
-            flags.setdefault(flag, "")
+            flags[flag] = ""
         elif flag and (not flags[flag] or not word.startswith(UNKNOWN)):
             flags[flag] = f"{flags[flag]} {word}".strip()

@@ -17,9 +17,11 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import RunConfig, validate
 from predictor.core.schema.software import said_in_full
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.transformer import Transformer
 from predictor.formats import read_any
 from predictor.formats.deepspeed import writer as deepspeed
+from predictor.formats.gpt_neox import writer as gpt_neox
 from predictor.formats.launch_job import launch_job
 from predictor.formats.megatron import writer as megatron
 from predictor.formats.megatron.releases import releases
@@ -68,6 +70,7 @@ WRITERS = {
     "megatron": Writer("Megatron-LM", megatron.write, {str(series): ".sh" for series in releases()}),
     "torchtitan": Writer("torchtitan", torchtitan.write, {torchtitan.TOML: ".toml", "0.3": ".py"}),
     "deepspeed": Writer("DeepSpeed", deepspeed.write, {"": ".json"}, beside=deepspeed.BESIDE),
+    "gpt-neox": Writer("GPT-NeoX", gpt_neox.write, {"": ".yml"}),
 }
 
 
@@ -76,7 +79,7 @@ def written(content: dict[str, Any], framework: str, base: Path, version: str | 
 
     Args:
         content: a full-form configuration.
-        framework: megatron, torchtitan or deepspeed.
+        framework: megatron, torchtitan, deepspeed or gpt-neox.
         base: folder that paths in the configuration are relative to.
         version: of the framework; the newest that is known without one.
 
@@ -98,7 +101,9 @@ def written(content: dict[str, Any], framework: str, base: Path, version: str | 
     return text
 
 
-def _read_back(text: str, writer: Writer, series: str, content: dict[str, Any], num_gpus: int, base: Path) -> TrainingRun:
+def _read_back(
+    text: str, writer: Writer, series: str, content: dict[str, Any], num_gpus: int, base: Path
+) -> TrainingRun:
     """Return the run that a framework's arguments describe, on the system of the configuration."""
     replicas = content.get("parallelism", {}).get("data_parallel_size", 1)
     with TemporaryDirectory() as folder:
@@ -118,11 +123,15 @@ def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:
     """Return the names of what differs between two runs, those of the model first.
 
     Equal chunks are the same split, equal layers the same pattern, whatever its period, modules the same in any order,
-    experts that are split as all else is are so whether or not it is said, and nothing overlaps tensor-parallel traffic
-    where there is none.
+    experts that are split as all else is are so whether or not it is said; and switches are the same that act on
+    nothing: on tensor-parallel traffic, on checkpoints or on shares of states where there are none.
     """
     if run.layout.tensor_parallel_size == 1:
         again = replace(again, overlap_tensor_parallel=run.overlap_tensor_parallel)
+    if run.recompute is again.recompute is Recompute.NONE:
+        again = replace(again, synchronize_each_layer=run.synchronize_each_layer)
+    if run.layout.data_parallel_size * run.layout.context_parallel_size == 1:
+        again = replace(again, zero_stage=run.zero_stage, gradient_reduction=run.gradient_reduction)
     if run.layout.expert_split == again.layout.expert_split:
         split = run.layout.expert_tensor_parallel_size
         again = replace(again, layout=replace(again.layout, expert_tensor_parallel_size=split))

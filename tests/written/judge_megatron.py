@@ -8,7 +8,6 @@ their versions and the GPU's are those of a usual machine; no check of Megatron-
 from __future__ import annotations
 
 import argparse
-import builtins
 import contextlib
 import importlib.util
 import io
@@ -16,6 +15,7 @@ import json
 import logging
 import os
 import sys
+import types
 import typing
 import warnings
 from pathlib import Path
@@ -26,9 +26,10 @@ import torch
 import typing_extensions
 from packaging.version import Version
 
+from tests.written.stand_ins import stand_in
+
 CAPABILITY = (9, 0)
 TRANSFORMER_ENGINE = Version("2.17.0")
-imported = builtins.__import__
 
 
 class FusedAdam:
@@ -39,21 +40,11 @@ class FusedAdam:
     ) -> None: ...
 
 
-def _import(name: str, scope: Any = None, *rest: Any, **named: Any) -> Any:
-    """Stand in for Transformer Engine's optimizer, and for Triton where a module of Megatron-LM imports it without looking whether it is there."""
-    asks = str((scope or {}).get("__name__"))
-    if name == "transformer_engine.pytorch.optimizers" and asks.endswith("optimizer_config"):
-        return argparse.Namespace(FusedAdam=FusedAdam)
-    if name.partition(".")[0] == "triton" and asks.endswith("paged_stash"):
-        return MagicMock(jit=lambda kernel=None, **_: kernel if kernel is not None else lambda decorated: decorated)
-    return imported(name, scope, *rest, **named)
-
-
 def prepare() -> Any:
     """Return the module of Megatron-LM's arguments, on a machine with Hopper GPUs as far as it asks."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    builtins.__import__ = _import
+    stand_in("triton", ("paged_stash",))
     typing.override = typing_extensions.override  # type: ignore[attr-defined] # Python 3.12
     torch.cuda.get_device_capability = lambda *_: CAPABILITY
     torch.cuda.get_device_properties = lambda *_: argparse.Namespace(major=CAPABILITY[0], minor=CAPABILITY[1])
@@ -66,6 +57,9 @@ def prepare() -> Any:
         setattr(rope, kernel, MagicMock())
     import megatron.training.arguments
 
+    parts = "transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers"
+    sys.modules |= {name: types.ModuleType(name) for name in parts}
+    sys.modules[parts[-1]].FusedAdam = FusedAdam  # type: ignore[attr-defined]
     return megatron.training.arguments
 
 

@@ -17,7 +17,7 @@ from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
-from predictor.formats.rl.actor import flattened, left_out, longest, megatron_update, tokens_to_samples
+from predictor.formats.rl.actor import flattened, left_out, longest, megatron_update, number, tokens_to_samples
 
 FORMAT = "NeMo RL YAML"
 KEYS = "nemo_rl"
@@ -124,17 +124,18 @@ class _Run:
 
     def gpus(self) -> int | None:
         """Return the GPUs that train: the cluster's, without those that only generate."""
-        cluster = self.content.get("cluster") or {}
-        nodes, each = cluster.get("num_nodes"), cluster.get("gpus_per_node")
-        if type(nodes) is not int or type(each) is not int:
+        cluster: dict[str, Any] = self.content.get("cluster") or {}
+        nodes, each = number(cluster.get("num_nodes")), number(cluster.get("gpus_per_node"))
+        if nodes is None or each is None:
             return None
         apart = (self.policy.values.get("generation") or {}).get("colocated") or {}
         if apart.get("enabled") is not False:
             return nodes * each
         taken = apart.get("resources") or {}
-        if type(taken.get("num_nodes")) is int and nodes > 1:
-            return (nodes - taken["num_nodes"]) * each
-        return nodes * (each - taken["gpus_per_node"]) if type(taken.get("gpus_per_node")) is int else None
+        own_nodes, own_gpus = number(taken.get("num_nodes")), number(taken.get("gpus_per_node"))
+        if own_nodes is not None and nodes > 1:
+            return (nodes - own_nodes) * each
+        return None if own_gpus is None else nodes * (each - own_gpus)
 
     def precision(self) -> str:
         """Return the element type of activations."""

@@ -173,9 +173,9 @@ class _Command:
     def gpus(self) -> int | None:
         """Return the GPUs that train: the actor's, or those of the launcher."""
         if self.kind in ONLINE:
-            nodes = self.known("actor-num-nodes", 1, "parallelism.data_parallel_size")
-            each = self.known("actor-num-gpus-per-node", 8, "parallelism.data_parallel_size")
-            return None if "parallelism.data_parallel_size" in self.unsaid else nodes * each
+            open_key = "parallelism.data_parallel_size"
+            gpus = self.known("actor-num-nodes", 1, open_key) * self.known("actor-num-gpus-per-node", 8, open_key)
+            return None if open_key in self.unsaid else gpus
         launcher = self.launcher
         each = number(launcher.get("nproc-per-node") or launcher.get("num-gpus"))
         nodes = number(launcher.get("nnodes") or launcher.get("num-nodes") or "1")
