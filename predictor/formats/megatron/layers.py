@@ -43,7 +43,9 @@ def of_model(pattern: object) -> str:
 def pattern_length(options: Options) -> int | None:
     """Return the layers that --hybrid-layer-pattern names, which then says their number; None without it."""
     written = options.get("hybrid-layer-pattern")
-    return None if written is None else len(of_model(written).replace("|", "")) or None
+    if written is None:
+        return 1 if "hybrid-layer-pattern" in options.values else None  # only a run knows it, which is recorded
+    return len(of_model(written).replace("|", "")) or None
 
 
 def _prediction_depths(options: Options) -> int:

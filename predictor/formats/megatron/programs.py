@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from predictor.core.base.errors import ConfigError
+from predictor.formats.known_keys import known_keys
 from predictor.formats.megatron.command import Command
-from predictor.formats.megatron.options import Options
+from predictor.formats.megatron.options import KEYS, Options
 
 # Reasons by the beginning of the program's name.
 REFUSED = {
@@ -46,16 +47,19 @@ FORKS = {
         "use-fused-swiglu",
     ),
 }
+OF_A_FILE = frozenset({"yaml-cfg", "cli-arg-yaml-cfgs"})  # which holds the sizes that would be missed here
 WORD_PIECES = "BertWordPiece"
 BERT_VOCABULARY = re.compile(r"(?:bert|vocab)[\w.-]*\.txt$")
 
 
 def refuse_forks(options: Options) -> None:
-    """Refuse arguments of a fork at once, instead of one by one as unknown.
+    """Refuse arguments of a fork at once, instead of one by one as unknown, and those that stand in another file.
 
     Raises:
         ConfigError: there are such arguments.
     """
+    for key in OF_A_FILE & options.values.keys():
+        raise options.error(key, known_keys(KEYS).refused[key.replace("-", "_")])
     for name, own in FORKS.items():
         found = [f"--{key}" for key in own if key in options.values]
         if found:

@@ -154,7 +154,8 @@ def _keyword(reading: _Reading, words: list[str]) -> list[str] | None:
         blocks.append(_Block(runs=False, subject=subject, awaits_pattern=True))
         return words[3:]
     elif first in _LOOPS:
-        reads = bool(_OWN_ARGUMENTS.search(" ".join(words))) or (first == "for" and len(words) == 2)
+        bare = first == "for" and len(words) == 2 and not words[1].startswith("((")  # « for x; do »
+        reads = bare or bool(_OWN_ARGUMENTS.search(" ".join(words)))
         blocks.append(_Block(of_arguments=reads))
         return []
     elif first in _CLOSING:
@@ -245,5 +246,5 @@ def _assign(script: Script, word: str, is_conditional: bool) -> None:
     if value == old:
         return
     script.conditional.setdefault(name, []).extend(value.split())
-    if old is not None and not appends and "--" not in f"{old}{value}":
+    if old is not None and "--" not in f"{old}{value}":  # of arguments the condition's are checked by themselves
         script.values[name] = unknown(name)

@@ -172,3 +172,27 @@ def test_what_a_condition_adds_passes_where_it_costs_nothing(tmp_path: Path) -> 
     assert found(tmp_path, f"{script}{command}").content["model"]["activation"] == "swiglu"
     with pytest.raises(ConfigError, match=r"--recompute-activations stands in a condition of the script \(LOADING\)"):
         found(tmp_path, f"{script.replace('--load $FROM', '--recompute-activations')}{command}")
+
+
+def test_arguments_in_another_file_are_the_only_problem(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, "torchrun pretrain_gpt.py --cli-arg-yaml-cfgs $1 --tensor-model-parallel-size 2")
+    assert str(caught.value) == (
+        "launch.sh:1: --cli-arg-yaml-cfgs is $1; that file holds further arguments; write them beside these and "
+        "remove it"
+    )
+
+
+@pytest.mark.parametrize("loop", ["for ((i=1; i<8; i++)); do", "for i in 1 2 3; do", "while [ $i -lt 8 ]; do"])
+def test_a_value_that_a_loop_builds_is_not_taken_without_it(loop: str, tmp_path: Path) -> None:
+    script = f"PATTERN='*-'\n{loop}\n  PATTERN+='*E'\ndone\nPATTERN+='/*E'\n"
+    with pytest.raises(ConfigError) as caught:
+        found(
+            tmp_path,
+            f"{script}python pretrain_hybrid.py {WHOLE.replace('--num-layers 8 ', '')} \\\n"
+            '  --hybrid-layer-pattern "$PATTERN"',
+        )
+    assert str(caught.value) == (
+        "launch.sh:7: --hybrid-layer-pattern is $PATTERN/*E, which only a run of the script knows; write its value, or "
+        "print the command that runs (echo in front of it) and read that"
+    )
