@@ -18,13 +18,14 @@ TEST := .venv/test/bin/python
 PROFILE := .venv/profile/bin/python
 WORKFLOW_READY := .venv/workflow/$(READY)
 WORKFLOW := .venv/workflow/bin/python
+JUDGES_READY := .venv/judges/$(READY)
 DOCS_READY := .venv/docs/$(READY)
 DOCS := .venv/docs/bin/python
 # Tests on every core, but no more than four: a further process only collects them once more.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 # Of the unit tests, files with a test that asks for torch or MPI; the others have run without both.
 NEED_TORCH = $(shell grep -rlE '(importorskip|find_spec)."(torch|mpi4py)"' --include='test_*.py' tests/unit)
-TORCH_TESTS = $(NEED_TORCH) tests/workflow tests/trainer tests/llm_trainer tests/hugectr \
+TORCH_TESTS = $(NEED_TORCH) tests/workflow tests/trainer tests/llm_trainer tests/hugectr tests/written \
 	tests/launch/test_examples.py tests/launch/test_launch_document.py
 SMOKE := results/smoke
 VERIFY_OUT := results/verify
@@ -57,7 +58,7 @@ DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regr
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help predict test check check-profile check-extras format mutations bench accuracy fit profile-smoke
+.PHONY: help predict lint test check check-profile check-extras judges format mutations bench accuracy fit profile-smoke
 .PHONY: test-thorough docs architecture pictures gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
@@ -67,21 +68,25 @@ help: ## list the targets
 predict: $(PREDICT_READY) ## predict one training step: CONFIG=path
 	$(PREDICT) -m predictor "$(CONFIG)"
 
-test: $(TEST_READY) ## formatting, lint, types and tests
+lint: $(TEST_READY) ## formatting, lint and types
 	$(TEST) -m ruff format --check .
 	$(TEST) -m ruff check .
+	.venv/test/bin/snakefmt --check Snakefile
 	$(TEST) -m mypy
+
+test: lint ## formatting, lint, types and tests
 	$(TEST) $(PYTEST)
 
 check: ## all tests: formatting, lint, types, tests without torch and with it, each extra alone; what CI runs
-	@$(MAKE) --no-print-directory --jobs 2 $(TEST_READY) $(WORKFLOW_READY)
-	.venv/test/bin/snakefmt --check Snakefile
-	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory --jobs 2 lint $(WORKFLOW_READY)
+	$(TEST) $(PYTEST)
 	@$(MAKE) --no-print-directory check-profile
 	@$(MAKE) --no-print-directory check-extras
 
-check-profile: $(WORKFLOW_READY) ## tests that need torch, MPI or Snakemake
+check-profile: $(WORKFLOW_READY) $(JUDGES_READY) ## tests that need torch, MPI, Snakemake or other frameworks' parsers
 	$(WORKFLOW) $(PYTEST) $(TORCH_TESTS)
+
+judges: $(JUDGES_READY) ## parsers of the frameworks whose arguments are written, which judge them: .venv/judges
 
 check-extras: $(TEST_READY) ## each extra alone, with the lowest releases that its bounds allow; with the newest those tested nowhere else: .venv/extras
 	EXTRAS_TESTS=1 $(TEST) -m pytest tests/installation
@@ -224,6 +229,16 @@ test-launch: $(WORKFLOW_READY) slurm-installed ## jobs on a temporary Slurm clus
 clean: ## remove environments, caches and builds
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each framework alone, as several releases of one are asked. Without a wheel for this Python, one for a later Python does.
+$(JUDGES_READY): tests/written/packages.txt $(WORKFLOW_READY)
+	@rm -rf "$(@D)"
+	@grep '^[a-z]' $< | while read -r framework packages; do \
+		folder="$(@D)/$$(echo "$$framework" | sed 's/==/-/')"; \
+		DS_BUILD_OPS=0 $(WORKFLOW) -m pip install $(PIP_OPTIONS) --no-deps --target "$$folder" "$$framework" $$packages 2>/dev/null || \
+		$(WORKFLOW) -m pip install $(PIP_OPTIONS) --no-deps --target "$$folder" --only-binary :all: --python-version 3.12 --ignore-requires-python "$$framework" $$packages || exit 1; \
+	done
+	@touch "$@"
 
 # Modules are compiled as they are imported: of torch and transformers few ever are.
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile

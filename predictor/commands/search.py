@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
     command.add_argument("--global-batch-tokens", type=_tokens, metavar="N", help="tokens per step, instead of samples")
     command.add_argument("--system", metavar="NAME", help="published system")
     command.add_argument(
-        "--framework", metavar="NAME", help="only layouts that it runs: megatron, torchtitan or deepspeed"
+        "--framework", metavar="NAME", help="only layouts that it runs: megatron, torchtitan, deepspeed or gpt-neox"
     )
     command.add_argument("--sequence-length", type=int, metavar="N", help="tokens per sample, instead of the model's")
     command.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="of activations; bf16 for a preset")
@@ -157,9 +157,9 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     if arguments.framework_version is not None and arguments.write_arguments is None:
         raise ConfigError("--framework-version needs --write-arguments FILE, which is written for that release")
     if arguments.write_arguments is not None and arguments.framework is None:
-        from predictor.core.plan.framework_rules import RULES  # only when needed, for a fast start
+        from predictor.core.plan.framework_rules import NAMES  # only when needed, for a fast start
 
-        raise ConfigError(f"--write-arguments needs --framework: {', '.join(RULES)}")
+        raise ConfigError(f"--write-arguments needs --framework: {', '.join(NAMES)}")
 
 
 def answer(arguments: argparse.Namespace) -> str:

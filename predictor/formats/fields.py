@@ -49,7 +49,7 @@ class Fields:
         value = self.values.get(key)
         if isinstance(value, dict):
             return "a mapping"
-        text = repr(value)
+        text = repr(value).replace("\\x00", "")  # marks of expansions of unknown value
         return text if len(text) <= 80 else f"{text[:77]}..."
 
     def get(self, key: str) -> Any:

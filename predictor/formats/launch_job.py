@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from predictor.core.base.errors import ConfigError
 from predictor.core.schema.sections import RunConfig
 
 HEAD = """\
@@ -32,10 +33,10 @@ COMMANDS = {
         "DATA_PATH={{data.dataset_name}} TOKENIZER_MODEL={{custom_params.tokenizer}} bash {file}"
     ),
     "torchtitan": (
+        "env PYTHONPATH={folder} LEARNING_RATE={{training.learning_rate}} HF_ASSETS_PATH={{custom_params.tokenizer}} "
         "torchrun --nproc-per-node {per_node} --nnodes {nodes} --node-rank $SLURM_NODEID --master-addr $MASTER_ADDR "
-        "--master-port $MASTER_PORT -m torchtitan.train --job.config_file {file} "
-        "--training.steps {{training.max_steps}} --optimizer.lr {{training.learning_rate}} "
-        "--training.dataset {{data.dataset_name}} --model.hf_assets_path {{custom_params.tokenizer}}"
+        "--master-port $MASTER_PORT -m torchtitan.train --module {module} --config job "
+        "--training.steps {{training.max_steps}} --dataloader.dataset {{data.dataset_name}}"
     ),
     "deepspeed": "python train.py --config {{config}} --deepspeed --deepspeed_config {file}",
 }
@@ -61,19 +62,30 @@ def launch_job(
         arguments: path of the file that has them.
         gpus: of the run, and of a node.
         steps: of the whole training; None where it is not said.
+
+    Raises:
+        ConfigError: the framework starts its processes by a launcher of its own.
     """
+    if framework not in COMMANDS:
+        raise ConfigError(
+            f"--write-job is for {', '.join(COMMANDS)}; {framework} starts its processes itself: start {arguments} as its "
+            "first lines say"
+        )
     num_gpus, per_node = gpus[0], min(gpus)
-    nodes = num_gpus // per_node
+    nodes, path = num_gpus // per_node, Path(arguments)
     training, budget = config.training, config.budget
     predicted = {key: content[key] for key in PREDICTED if content.get(key)}
     # Every key, as an experiment of its own has other defaults.
     layout = config.parallelism.model_dump(mode="json", exclude_none=True) | {"gpus_per_node": per_node}
     scatters = config.parallelism.zero_stage >= SHARES_GRADIENTS
     predicted["parallelism"] = {"gradient_reduction": "reduce_scatter" if scatters else "all_reduce", **layout}
+    started = COMMANDS[framework].format(
+        file=arguments, folder=path.parent, module=path.stem, per_node=per_node, nodes=nodes
+    )
     experiment: dict[str, Any] = {
-        "experiment_name": f"{Path(arguments).stem}-{num_gpus}",
-        "command": COMMANDS[framework].format(file=arguments, per_node=per_node, nodes=nodes),
-        "model": {"name": Path(arguments).stem},
+        "experiment_name": f"{path.stem}-{num_gpus}",
+        "command": started,
+        "model": {"name": path.stem},
         "training": {
             "batch_size": training.micro_batch_size,
             "gradient_accumulation_steps": training.num_micro_batches or 1,

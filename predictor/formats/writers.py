@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +17,14 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import RunConfig, validate
 from predictor.core.schema.software import said_in_full
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.transformer import Transformer
 from predictor.formats import read_any
 from predictor.formats.deepspeed import writer as deepspeed
+from predictor.formats.gpt_neox import writer as gpt_neox
 from predictor.formats.launch_job import launch_job
 from predictor.formats.megatron import writer as megatron
+from predictor.formats.megatron.releases import releases
 from predictor.formats.torchtitan import writer as torchtitan
 
 __all__ = ["WRITERS", "Writer", "launch_job", "written"]
@@ -32,22 +36,41 @@ class Writer:
 
     Attributes:
         label: the framework, as its users write it.
-        suffix: of the file.
-        write: turns a checked configuration, its GPUs, its GPUs per node and a version of the framework into text; the
-            newest version that is known where that is None.
+        write: turns a checked configuration, its GPUs, its GPUs per node and a version of the framework into text.
+        suffixes: of the file, by version, the oldest first; one without a name where versions are not told apart.
         beside: keys of a configuration that the file has no place for: the framework takes them from elsewhere.
     """
 
     label: str
-    suffix: str
-    write: Callable[[RunConfig, int, int, str | None], str]
+    write: Callable[[RunConfig, int, int, str], str]
+    suffixes: Mapping[str, str]
     beside: tuple[str, ...] = ()
+
+    def version(self, asked: str | None) -> str:
+        """Return a version by the name of one of its releases, such as 0.18 or 0.18.2; the newest without a name.
+
+        Raises:
+            ConfigError: it is not known, or versions are not told apart.
+        """
+        if asked is None:
+            return list(self.suffixes)[-1]
+        named = re.fullmatch(r"(?:core_)?[vr]?(\d+\.\d+)(?:\.\d+)?", asked.strip())
+        if named is None or named[1] not in self.suffixes:
+            known = ", ".join(filter(None, self.suffixes)) or "no version in particular"
+            raise ConfigError(f"--framework-version is {asked}; arguments of {self.label} are written for {known}")
+        return named[1]
+
+    @property
+    def suffix(self) -> str:
+        """Return the suffix of a file for the newest version."""
+        return self.suffixes[self.version(None)]
 
 
 WRITERS = {
-    "megatron": Writer("Megatron-LM", ".sh", megatron.write),
-    "torchtitan": Writer("torchtitan", ".toml", torchtitan.write),
-    "deepspeed": Writer("DeepSpeed", ".json", deepspeed.write, beside=deepspeed.BESIDE),
+    "megatron": Writer("Megatron-LM", megatron.write, {str(series): ".sh" for series in releases()}),
+    "torchtitan": Writer("torchtitan", torchtitan.write, {torchtitan.TOML: ".toml", "0.3": ".py"}),
+    "deepspeed": Writer("DeepSpeed", deepspeed.write, {"": ".json"}, beside=deepspeed.BESIDE),
+    "gpt-neox": Writer("GPT-NeoX", gpt_neox.write, {"": ".yml"}),
 }
 
 
@@ -56,31 +79,35 @@ def written(content: dict[str, Any], framework: str, base: Path, version: str | 
 
     Args:
         content: a full-form configuration.
-        framework: megatron, torchtitan or deepspeed.
+        framework: megatron, torchtitan, deepspeed or gpt-neox.
         base: folder that paths in the configuration are relative to.
         version: of the framework; the newest that is known without one.
 
     Raises:
-        ConfigError: the framework, or this version, has no arguments for it; the message names the keys that would be lost.
+        ConfigError: it has no arguments for the configuration; the message names the keys that would be lost.
     """
     content, _ = in_full(with_files(content, base)[0], base)
     writer, run = WRITERS[framework], prepare(content, base).run
-    text = writer.write(validate(content), run.layout.num_gpus, run.layout.gpus_per_node, version)
-    again = _read_back(text, writer, content, run.layout.num_gpus, base)
+    series = writer.version(version)
+    text = writer.write(validate(content), run.layout.num_gpus, run.layout.gpus_per_node, series)
+    again = _read_back(text, writer, series, content, run.layout.num_gpus, base)
     lost = _differences(run, again)
     if lost:
+        label = f"{writer.label} {series}".strip()
         raise ConfigError(
-            f"--write-arguments: {writer.label} has no arguments for {', '.join(lost)}; "
+            f"--write-arguments: {label} has no arguments for {', '.join(lost)}; "
             "--write keeps the layout as a configuration"
         )
     return text
 
 
-def _read_back(text: str, writer: Writer, content: dict[str, Any], num_gpus: int, base: Path) -> TrainingRun:
+def _read_back(
+    text: str, writer: Writer, series: str, content: dict[str, Any], num_gpus: int, base: Path
+) -> TrainingRun:
     """Return the run that a framework's arguments describe, on the system of the configuration."""
     replicas = content.get("parallelism", {}).get("data_parallel_size", 1)
     with TemporaryDirectory() as folder:
-        path = Path(folder) / f"arguments{writer.suffix}"
+        path = Path(folder) / f"arguments{writer.suffixes[series]}"
         path.write_text(text, encoding="utf-8")
         read = read_any(path, num_gpus, replicas).content
     kept: dict[str, Any] = {key: content[key] for key in ("system", "gpu", "cluster", "host") if key in content}
@@ -96,8 +123,15 @@ def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:
     """Return the names of what differs between two runs, those of the model first.
 
     Equal chunks are the same split, equal layers the same pattern, whatever its period, modules the same in any order,
-    and experts that are split as all else is are so whether or not it is said.
+    experts that are split as all else is are so whether or not it is said; and switches are the same that act on
+    nothing: on tensor-parallel traffic, on checkpoints or on shares of states where there are none.
     """
+    if run.layout.tensor_parallel_size == 1:
+        again = replace(again, overlap_tensor_parallel=run.overlap_tensor_parallel)
+    if run.recompute is again.recompute is Recompute.NONE:
+        again = replace(again, synchronize_each_layer=run.synchronize_each_layer)
+    if run.layout.data_parallel_size * run.layout.context_parallel_size == 1:
+        again = replace(again, zero_stage=run.zero_stage, gradient_reduction=run.gradient_reduction)
     if run.layout.expert_split == again.layout.expert_split:
         split = run.layout.expert_tensor_parallel_size
         again = replace(again, layout=replace(again.layout, expert_tensor_parallel_size=split))

@@ -11,7 +11,7 @@ from predictor.core.hardware.host_memory import host_memory_gb_per_s
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import NO_BUDGET, BudgetSection
 from predictor.core.step.breakdown import StageParts, stage_parts
-from predictor.core.step.fit import MEMORY_ERROR, Fit, fit_of
+from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict, memory_verdict
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.workload.partition import uniform
 from predictor.layout_search.near_duplicates import Ranked
@@ -26,13 +26,13 @@ class Winner:
 
     Attributes:
         parts: of the step, on the stage that waits least for the others.
-        twins: its near-twins, which differ in switches and are as fast.
+        near_duplicates: layouts that differ in switches and are as fast.
     """
 
     ranked: Ranked
     prediction: Prediction
     parts: StageParts
-    twins: tuple[Ranked, ...] = ()
+    near_duplicates: tuple[Ranked, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,22 @@ class SearchAnswer:
     unsure: list[Winner]
     budget: BudgetSection = NO_BUDGET
 
-    def fit(self, winner: Winner) -> Fit | None:
+    def verdict(self, winner: Winner) -> MemoryVerdict | None:
         """Return whether a layout fits into a GPU's memory; None where that is unlimited."""
-        return fit_of(winner.ranked.memory_bytes, self.memory_gib)
+        return memory_verdict(winner.ranked.memory_bytes, self.memory_gib)
 
 
-def _winner(space: Space, system: PublishedSystem, ranked: Ranked, twins: list[Ranked] | None = None) -> Winner:
+def _winner(
+    space: Space, system: PublishedSystem, ranked: Ranked, near_duplicates: list[Ranked] | None = None
+) -> Winner:
     prediction = predict(space.run(ranked.plan), system)
     # The stage whose end ends the step may have the fewest layers, and then waits for the others most of the step.
     busiest = min(stage_parts(prediction), key=lambda parts: parts.bubble_us + parts.waiting_us)
-    return Winner(ranked, prediction, busiest, tuple(twins or ()))
+    return Winner(ranked, prediction, busiest, tuple(near_duplicates or ()))
 
 
 def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnswer:
-    """Answer a search problem; near-twins of a faster layout are counted with it.
+    """Answer a search problem; near-duplicates of a faster layout are counted with it.
 
     Where nothing fits, a framework that can keep the optimizer's states in host memory does so, and a note says it.
 
@@ -85,8 +87,8 @@ def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnsw
         problem = offloaded
         ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto, fold=True)
     winners = [
-        _winner(problem.space, problem.system, ranked, twins)
-        for ranked, twins in zip(ranking.best, ranking.twins, strict=True)
+        _winner(problem.space, problem.system, ranked, near_duplicates)
+        for ranked, near_duplicates in zip(ranking.best, ranking.near_duplicates, strict=True)
     ]
     front, unsure = (
         [_winner(problem.space, problem.system, ranked) for ranked in found]
@@ -127,7 +129,7 @@ def _offloaded(problem: SearchProblem) -> SearchProblem | None:
 
 def _near_the_limit(ranking: Ranking, problem: SearchProblem) -> list[str]:
     """Return a note where no layout fits for certain."""
-    if fit_of(ranking.best[0].memory_bytes, problem.memory_gib) is not Fit.MAY_NOT_FIT:
+    if memory_verdict(ranking.best[0].memory_bytes, problem.memory_gib) is not MemoryVerdict.MAY_NOT_FIT:
         return []
     return [f"No layout fits for certain: measured peaks are met within {MEMORY_ERROR:.0%}; more GPUs leave room."]
 

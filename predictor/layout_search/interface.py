@@ -12,15 +12,15 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.base.sizes import whole
 from predictor.core.costs.cost import Cost
-from predictor.core.plan.framework_rules import RULES
-from predictor.core.predict.inputs import Config, Hardware, change_texts, plain
+from predictor.core.plan.framework_rules import NAMES
+from predictor.core.predict.inputs import Config, Hardware, change_texts, file_values
 from predictor.core.predict.prediction import USUAL_WIDTH
 from predictor.core.predict.system import LoadedSystem, system_name
 from predictor.core.schema.foreign import readers, writers
 from predictor.core.schema.input_kind import HUGECTR, is_hugectr
 from predictor.core.step.breakdown import StageParts
-from predictor.core.step.fit import Fit
 from predictor.core.step.memory import GIB
+from predictor.core.step.memory_verdict import MemoryVerdict
 from predictor.layout_search import answer
 from predictor.layout_search.checks import LARGEST_LIMIT, check_limits, checked_price, chosen, limits, positive
 from predictor.layout_search.gpu_counts import MOST_GPUS, Hunt, fewest
@@ -47,12 +47,12 @@ class RankedLayout:
         parts: breakdown of the critical stage, in microseconds.
         configuration: complete, for ``predict``.
         training: of the whole training, failures included; None without ``train_tokens``.
-        twins: near-twins, as keys of a configuration.
+        twins: near-duplicates, as keys of a configuration.
     """
 
     step: Cost
     memory_gib: float
-    fit: Fit | None
+    fit: MemoryVerdict | None
     mfu: float
     tokens_per_second: float
     layout: dict[str, Any]
@@ -132,7 +132,7 @@ class SearchResult:
     def _framework(self) -> str:
         rules = self.details.space.rules
         if rules is None:
-            raise ConfigError(f"--write-arguments needs --framework: {', '.join(RULES)}")
+            raise ConfigError(f"--write-arguments needs --framework: {', '.join(NAMES)}")
         return rules.name
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,14 +164,14 @@ def _ranked(details: answer.SearchAnswer, winner: answer.Winner) -> RankedLayout
     return RankedLayout(
         step=winner.prediction.step,
         memory_gib=winner.ranked.memory_bytes / GIB,
-        fit=details.fit(winner),
+        fit=details.verdict(winner),
         mfu=winner.prediction.mfu,
         tokens_per_second=winner.prediction.tokens_per_second,
         layout=answer.layout_fields(winner.ranked.plan),
         parts=winner.parts,
         configuration=answer.configuration(details, winner),
         training=training_of(details, winner),
-        twins=tuple(answer.layout_fields(twin.plan) for twin in winner.twins),
+        twins=tuple(answer.layout_fields(near.plan) for near in winner.near_duplicates),
     )
 
 
@@ -185,7 +185,7 @@ def _limits_of(hours: float | None, days: float | None, price: float | None) -> 
 def _kinds(framework: object, **switches: object) -> None:
     """Check that a framework is named by text, and that switches are true or false."""
     if framework is not None and not isinstance(framework, str):
-        raise ConfigError(f"--framework is {framework!r}; expected {', '.join(RULES)}")
+        raise ConfigError(f"--framework is {framework!r}; expected {', '.join(NAMES)}")
     for name, value in switches.items():
         if not isinstance(value, bool):
             raise ConfigError(f"--{name.replace('_', '-')} is {value!r}; expected true or false")
@@ -238,7 +238,7 @@ def search(
         global_batch_size: samples per step; required where the model does not say.
         global_batch_tokens: the same in tokens, a multiple of the sequence length.
         system: a name, a folder, or what ``load_system`` returns; required where the model does not say.
-        framework: megatron, torchtitan or deepspeed: only layouts that it runs, as it runs them.
+        framework: megatron, torchtitan, deepspeed or gpt-neox: only layouts that it runs, as it runs them.
         sequence_length: tokens per sample, instead of the model's.
         precision: of activations: fp16, bf16 or fp32.
         memory_gib: memory of one GPU in GiB, instead of the system's.
@@ -258,7 +258,7 @@ def search(
         budget: the same for the price of the training.
         max_gpus: the most GPUs that such a search tries; 65,536 if absent.
         changes: of the hardware and of keys that no search decides, as ``predict`` takes them.
-        top: layouts to return, up to 1,000; near-twins of a faster one count with it.
+        top: layouts to return, up to 1,000; near-duplicates of a faster one count with it.
         pareto: also return the Pareto front of time and memory.
 
     Raises:
@@ -291,7 +291,7 @@ def search(
             raise ConfigError(f"{option} is {value!r}; expected GiB of one GPU")
     _kinds(framework, tensor_parallel_across_nodes=tensor_parallel_across_nodes, pareto=pareto)
     question = SearchQuestion(
-        model=plain(model) if isinstance(model, Mapping) else fspath(model),
+        model=file_values(model) if isinstance(model, Mapping) else fspath(model),
         num_gpus=1 if gpus is None else gpus,
         system=None if system is None else system_name(system),
         global_batch_size=global_batch_size,
@@ -310,11 +310,11 @@ def search(
     )
     kept = _limits_of(max_hours, max_days, max_price)
     goals = _limits_of(None, deadline_days, budget)
-    return _answered(question, _Asked(gpus, kept, goals, max_gpus, whole("--top", top, largest=MOST_SHOWN), pareto))
+    return _answered(question, _Request(gpus, kept, goals, max_gpus, whole("--top", top, largest=MOST_SHOWN), pareto))
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """What a search is asked beside its question."""
 
     gpus: int | None
@@ -325,24 +325,24 @@ class _Asked:
     pareto: bool
 
 
-def _answered(question: SearchQuestion, asked: _Asked) -> SearchResult:
+def _answered(question: SearchQuestion, request: _Request) -> SearchResult:
     """Return the layouts on given GPUs, or on the fewest that meet a deadline or a budget."""
-    looks_for_gpus = asked.goals != Limits()
-    if looks_for_gpus and asked.gpus is not None:
+    looks_for_gpus = request.goals != Limits()
+    if looks_for_gpus and request.gpus is not None:
         raise ConfigError("--gpus is given beside --deadline-days or --budget, which look for it; leave it out")
-    if not looks_for_gpus and asked.gpus is None:
+    if not looks_for_gpus and request.gpus is None:
         raise ConfigError("--gpus is missing: how many? --deadline-days or --budget look for the fewest")
-    if not looks_for_gpus and asked.max_gpus is not None:
+    if not looks_for_gpus and request.max_gpus is not None:
         raise ConfigError("--max-gpus is for --deadline-days and --budget; --gpus are all used")
     counts: tuple[Tried, ...] = ()
     if looks_for_gpus:
-        most = MOST_GPUS if asked.max_gpus is None else whole("--max-gpus", asked.max_gpus, largest=LARGEST_LIMIT)
-        details, counts = fewest(Hunt(question, asked.goals, most, asked.top, asked.pareto))
+        most = MOST_GPUS if request.max_gpus is None else whole("--max-gpus", request.max_gpus, largest=LARGEST_LIMIT)
+        details, counts = fewest(Hunt(question, request.goals, most, request.top, request.pareto))
     else:
         problem = search_problem(question)
-        check_limits(problem.budget, asked.kept, question)
-        details = answer.search(problem, asked.top, asked.pareto)
-    details = within(details, asked.kept)
+        check_limits(problem.budget, request.kept, question)
+        details = answer.search(problem, request.top, request.pareto)
+    details = within(details, request.kept)
     layouts, front, unsure = (
         tuple(_ranked(details, winner) for winner in winners)
         for winners in (details.winners, details.pareto, details.unsure)

@@ -1,4 +1,4 @@
-"""Near-twins: layouts of the same parallel sizes and micro-batch, as fast as each other, that differ in switches."""
+"""Near-duplicates: layouts of equal parallel sizes and micro-batch, as fast as each other, that differ in switches."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ class Ranked(NamedTuple):
 
 
 def alike(plan: Plan) -> tuple[object, ...]:
-    """Return what near-twins have in common; ZeRO, recomputation, sequence parallelism and schedule may differ."""
+    """Return what near-duplicates have in common; ZeRO, recomputation, sequence parallelism and schedule may differ."""
     return plan.degrees, plan.micro_batch_size
 
 
 def folded(ordered: Iterable[Ranked], top: int) -> tuple[list[Ranked], list[list[Ranked]]]:
-    """Return the fastest candidates that are no near-twins of a faster one, and the near-twins of each.
+    """Return the fastest candidates that are no near-duplicates of a faster one, and the near-duplicates of each.
 
     Args:
         ordered: candidates, the fastest first; it is read no further than the answer needs.
         top: how many to return.
     """
     leaders: list[Ranked] = []
-    twins: list[list[Ranked]] = []
+    near_duplicates: list[list[Ranked]] = []
     latest: dict[tuple[object, ...], int] = {}
     for candidate in ordered:
         if len(leaders) == top and candidate.step_us > leaders[-1].step_us * (1.0 + NOISE):
             break
         place = latest.get(alike(candidate.plan))
         if place is not None and candidate.step_us <= leaders[place].step_us * (1.0 + NOISE):
-            twins[place].append(candidate)
+            near_duplicates[place].append(candidate)
         elif len(leaders) < top:
             latest[alike(candidate.plan)] = len(leaders)
             leaders.append(candidate)
-            twins.append([])
-    return leaders, twins
+            near_duplicates.append([])
+    return leaders, near_duplicates

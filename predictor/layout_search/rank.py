@@ -12,8 +12,8 @@ from typing import NamedTuple
 from predictor.core.base.collector import paused_collector
 from predictor.core.base.errors import NoLayoutError
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.step.fit import MEMORY_ERROR
 from predictor.core.step.memory import GIB
+from predictor.core.step.memory_verdict import MEMORY_ERROR
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.near_duplicates import Ranked, folded
 from predictor.layout_search.space import Plan, Space
@@ -57,7 +57,7 @@ class Ranking:
 
     Attributes:
         best: the fastest candidates that fit for certain, the fastest first; those that may fit where none is certain.
-        twins: the near-twins of each of them; none where they are candidates of their own.
+        near_duplicates: those of each of them; none where they are candidates of their own.
         pareto: those that no other beats in both time and memory, up to WORTHWHILE times the fastest one's time, the
             leanest first; empty unless asked for.
         considered: candidates of the space.
@@ -68,7 +68,7 @@ class Ranking:
     """
 
     best: list[Ranked]
-    twins: list[list[Ranked]]
+    near_duplicates: list[list[Ranked]]
     pareto: list[Ranked]
     considered: int
     fitting: int
@@ -198,7 +198,7 @@ def rank(
         memory_gib: memory of one GPU; None: unlimited.
         top: how many to return.
         pareto: look for the Pareto front as well.
-        fold: near-twins of a faster candidate are counted with it.
+        fold: near-duplicates of a faster candidate are counted with it.
 
     Raises:
         NoLayoutError: there is no candidate, or none may fit; the message says by how much.
@@ -211,10 +211,10 @@ def rank(
         raise _without_layouts(space, footprints, memory_gib)
     effort = Effort()
     ordered = in_order(timer, sure or fitting, effort)
-    best, twins = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
+    best, near_duplicates = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
     front = pareto_front(timer, fitting, WORTHWHILE * best[0].step_us) if pareto else []
     unsure = _faster(timer, tight, best[0].step_us, effort) if sure else []
-    return Ranking(best, twins, front, considered, len(fitting), effort.bounded, effort.replayed, unsure)
+    return Ranking(best, near_duplicates, front, considered, len(fitting), effort.bounded, effort.replayed, unsure)
 
 
 def _without_layouts(space: Space, footprints: Footprints, memory_gib: float | None) -> NoLayoutError:
@@ -236,7 +236,7 @@ def _without_layouts(space: Space, footprints: Footprints, memory_gib: float | N
 
 
 def _faster(timer: Timer, candidates: list[_Fitting], slowest_us: float, effort: Effort) -> list[Ranked]:
-    """Return the candidates that are faster than a time and no near-twins of each other, the fastest first."""
+    """Return the candidates that are faster than a time and no near-duplicates of each other, the fastest first."""
     faster = (candidate for candidate in candidates if candidate.floor_us < slowest_us)
     ordered = takewhile(lambda found: found.step_us < slowest_us, in_order(timer, list(faster), effort))
     return folded(ordered, MOST_UNSURE)[0]

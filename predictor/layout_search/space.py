@@ -192,6 +192,8 @@ class Space:
                 for ep in divisors(experts.num_experts, ranks)
                 if ranks % ep == 0 and nests(ep, inner) and (not self._overlaps_experts if ep == 1 else ep % step == 0)
             ]
+        if rules is not None and not rules.splits_shared_experts and tp > 1 and not self.keeps_experts_whole:
+            return [sizes for sizes in found if (sizes.expert > 1) == (sizes.expert_split == 1)]
         return found
 
     def runs(self, plan: Plan, rules: FrameworkRules) -> bool:
@@ -315,6 +317,8 @@ class Space:
 
     def _scatters(self, zero_stage: int) -> bool:
         """Return whether a candidate reduces gradients with a reduce-scatter."""
+        if self.rules is not None and self.rules.sums_whole_buckets:
+            return zero_stage == 3
         return zero_stage >= 2 or (self.scatters_gradients and zero_stage == 1)
 
     def fields(self, plan: Plan) -> dict[str, Any]:

@@ -1,14 +1,13 @@
 """Judge command lines by Megatron-LM's own parser and validators, in the release that PYTHONPATH has.
 
 Usage: judge_megatron.py CASES VERDICTS. The first file is a list of {"arguments": [...], "world_size": N} as JSON, the
-second becomes a list of what is refused, null where nothing is. No GPU, Transformer Engine or Triton is at hand, so their versions and the GPU's are those of a usual
-machine; no check of Megatron-LM's own is left out.
+second becomes a list of what is refused, null where nothing is. No GPU, Transformer Engine or Triton is at hand, so
+their versions and the GPU's are those of a usual machine; no check of Megatron-LM's own is left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import builtins
 import contextlib
 import importlib.util
 import io
@@ -16,6 +15,7 @@ import json
 import logging
 import os
 import sys
+import types
 import typing
 import warnings
 from pathlib import Path
@@ -26,24 +26,25 @@ import torch
 import typing_extensions
 from packaging.version import Version
 
+from tests.written.stand_ins import stand_in
+
 CAPABILITY = (9, 0)
 TRANSFORMER_ENGINE = Version("2.17.0")
-imported = builtins.__import__
 
 
-def _import(name: str, scope: Any = None, *rest: Any, **named: Any) -> Any:
-    """Stand in for Triton where a module of Megatron-LM imports it without looking whether it is there."""
-    asks = str((scope or {}).get("__name__"))
-    if name.partition(".")[0] == "triton" and asks.endswith("paged_stash"):
-        return MagicMock(jit=lambda kernel=None, **_: kernel if kernel is not None else lambda decorated: decorated)
-    return imported(name, scope, *rest, **named)
+class FusedAdam:
+    """The arguments of Transformer Engine's optimizer that Megatron-LM asks for."""
+
+    def __init__(
+        self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: bool
+    ) -> None: ...
 
 
 def prepare() -> Any:
     """Return the module of Megatron-LM's arguments, on a machine with Hopper GPUs as far as it asks."""
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    builtins.__import__ = _import
+    stand_in("triton", ("paged_stash",))
     typing.override = typing_extensions.override  # type: ignore[attr-defined] # Python 3.12
     torch.cuda.get_device_capability = lambda *_: CAPABILITY
     torch.cuda.get_device_properties = lambda *_: argparse.Namespace(major=CAPABILITY[0], minor=CAPABILITY[1])
@@ -56,6 +57,9 @@ def prepare() -> Any:
         setattr(rope, kernel, MagicMock())
     import megatron.training.arguments
 
+    parts = "transformer_engine", "transformer_engine.pytorch", "transformer_engine.pytorch.optimizers"
+    sys.modules |= {name: types.ModuleType(name) for name in parts}
+    sys.modules[parts[-1]].FusedAdam = FusedAdam  # type: ignore[attr-defined]
     return megatron.training.arguments
 
 
@@ -69,7 +73,7 @@ def start(megatron: Any, arguments: list[str], world_size: int) -> None:
     batch = args.micro_batch_size * args.data_parallel_size
     assert args.global_batch_size % batch == 0, "the global batch is no multiple of micro-batch and replicas"
     if config.virtual_pipeline_model_parallel_size is not None:
-        # megatron/core/pipeline_parallel/schedules.py: interleaving wants groups of micro-batches as large as the pipeline
+        # megatron/core/pipeline_parallel/schedules.py: interleaved micro-batches come in groups of the pipeline's size.
         group = args.microbatch_group_size_per_vp_stage or args.pipeline_model_parallel_size
         assert args.global_batch_size // batch % group == 0, "micro-batches are no multiple of a group of them"
     if importlib.util.find_spec("megatron.training.argument_utils") is None:

@@ -33,7 +33,12 @@ def verdicts(package: str, program: str, cases: list[dict[str, Any]], tmp_path: 
     given, found = tmp_path / f"{package}.cases.json", tmp_path / f"{package}.verdicts.json"
     given.write_text(json.dumps(cases), encoding="utf-8")
     command = [sys.executable, str(Path(__file__).with_name(program)), str(given), str(found)]
-    environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}",
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+    }
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert found.is_file(), ran.stderr[-2000:]
     answers: list[str | None] = json.loads(found.read_text(encoding="utf-8"))

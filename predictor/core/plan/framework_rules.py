@@ -53,7 +53,9 @@ class FrameworkRules:
         recomputes: modes of recomputation that its arguments name.
         folds_experts: experts may stay whole where tensor parallelism splits all else, over any ranks of a stage.
         splits_biased_experts: tensor parallelism may split experts that have biases.
+        splits_shared_experts: tensor parallelism may split experts that ranks share out; else they are whole then.
         offloads_optimizer: its states may stay in host memory, where nothing else fits.
+        sums_whole_buckets: ZeRO stage 1 all-reduces gradients instead of scattering them.
         source: of each rule.
     """
 
@@ -75,7 +77,9 @@ class FrameworkRules:
     experts_hold_context: bool = False
     folds_experts: bool = False
     splits_biased_experts: bool = True
+    splits_shared_experts: bool = True
     offloads_optimizer: bool = False
+    sums_whole_buckets: bool = False
 
     def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[ZeroStage, ...]:
         """Return the ZeRO stages of a layout whose replicas could share out states.
@@ -154,7 +158,7 @@ class FrameworkRules:
 
     def loss(self, tensor: int) -> Loss | None:
         """Return the kernel of the loss where it depends on the layout; None where it does not."""
-        if self.name == MEGATRON.name:
+        if self.name in (MEGATRON.name, GPT_NEOX_ENGINE.name):
             return None
         return Loss.TORCH if tensor == 1 else Loss.VOCABULARY_PARALLEL
 
@@ -202,6 +206,12 @@ def _deepspeed_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequenc
     }
 
 
+def _neox_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+    """A pipeline reduces once all micro-batches are through."""
+    overlaps = base.overlap_gradient_reduction and pipeline == 1
+    return {"overlap_gradient_reduction": overlaps, "overlap_parameter_gather": overlaps and zero_stage == 3}
+
+
 MEGATRON = FrameworkRules(
     name="megatron",
     label="Megatron-LM",
@@ -234,7 +244,8 @@ TORCHTITAN = FrameworkRules(
         "torchtitan torchtitan/models/llama3/infra/parallelize.py: FSDP2 shards weights, kept over a pipeline's "
         "micro-batches; DDP knows no other parallelism; tensor-parallel norms are sequence-parallel, and the loss is "
         "vocabulary-parallel then. torchtitan/distributed/parallel_dims.py: expert-parallel ranks hold the "
-        "context-parallel ones; tensor × 2 × context parallel size divides the sequence. "
+        "context-parallel ones, and since 0.3 the tensor-parallel ones, so that experts are whole; tensor × 2 × "
+        "context parallel size divides the sequence. "
         "torchtitan/distributed/pipeline_parallel.py: a step's samples are one round of micro-batches; the first "
         "stages hold a layer more where layers do not divide. torchtitan/config/job_config.py: "
         "activation_checkpoint.mode none, selective (op) or full"
@@ -247,6 +258,8 @@ TORCHTITAN = FrameworkRules(
     sequence_parallel=SequenceParallel.ALWAYS,
     split=Split.ANY,
     experts_hold_context=True,
+    folds_experts=True,
+    splits_shared_experts=False,
 )
 DEEPSPEED_ENGINE = FrameworkRules(
     name="deepspeed",
@@ -271,11 +284,34 @@ DEEPSPEED_ENGINE = FrameworkRules(
     context_parallel=False,
     expert_with_tensor=False,
 )
+GPT_NEOX_ENGINE = FrameworkRules(
+    name="gpt-neox",
+    label="GPT-NeoX",
+    software=Framework.GPT_NEOX,
+    source=(
+        "gpt-neox megatron/neox_arguments (pipe_parallel_size, model_parallel_size, checkpoint_activations) on "
+        "DeepSpeed's pipelines, which take ZeRO 0 or 1; deepspeed/runtime/bf16_optimizer.py shares out the states of "
+        "bf16 in any case; deepspeed/runtime/zero/stage_1_and_2.py sums whole buckets; its experts and its rings are not searched"
+    ),
+    schedules=("1f1b",),
+    zero_alone=(1, 3),
+    zero_with_stages=(1,),
+    recomputes=(Recompute.NONE, Recompute.FULL),
+    zero_with_tensors=(1,),
+    sequence_parallel=SequenceParallel.NEVER,
+    split=Split.ANY,
+    context_parallel=False,
+    expert_with_tensor=False,
+    sums_whole_buckets=True,
+)
+# Those of which a search without a framework says whether they run a layout.
 RULES = {rules.name: rules for rules in (MEGATRON, TORCHTITAN, DEEPSPEED_ENGINE)}
+NAMES = (*RULES, GPT_NEOX_ENGINE.name)  # that a search may ask for
 _FIELDS = {
     MEGATRON.name: _megatron_fields,
     TORCHTITAN.name: _torchtitan_fields,
     DEEPSPEED_ENGINE.name: _deepspeed_fields,
+    GPT_NEOX_ENGINE.name: _neox_fields,
 }
 
 
@@ -287,6 +323,7 @@ _BEHIND: dict[str, FrameworkRules] = {
     Framework.NEMO: MEGATRON,
     Framework.TORCHTITAN: TORCHTITAN,
     Framework.DEEPSPEED: DEEPSPEED_ENGINE,
+    Framework.GPT_NEOX: GPT_NEOX_ENGINE,
 }
 
 
@@ -309,5 +346,5 @@ def rules_of(name: str | None) -> FrameworkRules | None:
         return None
     rules = rules_behind(name)
     if rules is None:
-        raise ConfigError(f"--framework is {name}; expected {', '.join(RULES)}.{nearest(name, RULES)}")
+        raise ConfigError(f"--framework is {name}; expected {', '.join(NAMES)}.{nearest(name, NAMES)}")
     return rules

@@ -19,13 +19,14 @@ from predictor.core.workload.run_choices import Recompute
 BESIDE = ("model", "training.recompute", "training.framework", "parallelism.expert_parallel_size")
 
 
-def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | None = None) -> str:
+def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) -> str:
     """Return the file's text.
 
     Args:
         config: a checked configuration.
         num_gpus: of the run.
         gpus_per_node: that it uses of a node.
+        version: not told apart.
 
     Raises:
         ConfigError: DeepSpeed has no keys for a part of the configuration.
@@ -44,7 +45,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | N
         content[training.precision] = {"enabled": True}
     if parallel.fp32_gradients:
         content["data_types"] = {"grad_accum_dtype": "fp32"}
-    content["zero_optimization"] = _zero(config)
+    content["zero_optimization"] = zero_section(config)
     if parallel.tensor_parallel_size > 1:
         content["tensor_parallel"] = {"autotp_size": parallel.tensor_parallel_size}
     if checkpoints := _checkpoints(training):
@@ -64,9 +65,14 @@ def _checkpoints(training: TrainingSection) -> dict[str, bool]:
     return {name: True for name, is_on in switches.items() if is_on}
 
 
-def _zero(config: RunConfig) -> dict[str, Any]:
+def zero_section(config: RunConfig) -> dict[str, Any]:
     """Return the section on ZeRO."""
     parallel = config.parallelism
+    if parallel.zero_group_size is not None:
+        raise ConfigError(
+            f"parallelism.zero_group_size is {parallel.zero_group_size}; DeepSpeed 0.19 has no MiCS any more: leave it "
+            "out, so that all replicas share the states"
+        )
     zero: dict[str, Any] = {"stage": parallel.zero_stage}
     if parallel.zero_stage:
         zero |= {
@@ -74,6 +80,4 @@ def _zero(config: RunConfig) -> dict[str, Any]:
             "reduce_scatter": parallel.gradient_reduction != "all_reduce",
             "reduce_bucket_size": parallel.gradient_bucket_elements,
         }
-    if parallel.zero_group_size is not None:  # MiCS
-        zero["mics_shard_size"] = parallel.zero_group_size
     return zero

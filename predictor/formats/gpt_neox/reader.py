@@ -169,7 +169,8 @@ def _batch(keys: Keys, layout: dict[str, Any], num_gpus: int | None, unsaid: dic
     total, micro, rounds = (_count(keys, key) for key in BATCH)
     model_ranks = ranks(keys, "model_parallel_size") * ranks(keys, "pipe_parallel_size")
     model_ranks *= keys.whole("context_parallel_size", 1)
-    gpus = num_gpus or _gpus(keys)
+    said = _gpus(keys)
+    gpus = num_gpus or said
     if gpus is not None and gpus % model_ranks:
         raise ConfigError(f"{keys.where}: {gpus} GPUs are no multiple of the ranks of a model, {model_ranks}")
     replicas = None if gpus is None else gpus // model_ranks

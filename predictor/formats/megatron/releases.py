@@ -5,7 +5,6 @@ The table is releases.yaml beside this file, with its sources.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -54,21 +53,9 @@ def releases() -> tuple[Release, ...]:
     return tuple(Release(_numbers(name), str(newest)) for name, newest in _table()["releases"].items())
 
 
-def release(asked: str | None = None) -> Release:
-    """Return a series by the name of one of its releases, such as 0.18 or 0.18.2; the newest without a name.
-
-    Raises:
-        ConfigError: it is not known; the message lists those that are.
-    """
-    known = releases()
-    if asked is None:
-        return known[-1]
-    named = re.fullmatch(r"(?:core_)?[vr]?(\d+\.\d+)(\.\d+)?", asked.strip())
-    found = [series for series in known if named is not None and str(series) == named[1]]
-    if not found:
-        names = ", ".join(str(series) for series in known)
-        raise ConfigError(f"--framework-version is {asked}; of Megatron-LM's core the arguments of {names} are known")
-    return found[0]
+def release(name: str) -> Release:
+    """Return a series by its name, such as 0.18."""
+    return next(series for series in releases() if str(series) == name)
 
 
 def arguments(words: list[str]) -> Arguments:

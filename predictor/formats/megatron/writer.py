@@ -60,14 +60,14 @@ exec "${{LAUNCHER[@]}}" {program} "${{MODEL_ARGS[@]}}" "${{PARALLEL_ARGS[@]}}" "
 """
 
 
-def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | None = None) -> str:
+def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) -> str:
     """Return the script.
 
     Args:
         config: a checked configuration.
         num_gpus: of the run.
         gpus_per_node: that it uses of a node.
-        version: of Megatron-LM's core; the newest that is known without one.
+        version: of Megatron-LM's core, such as 0.19.
 
     Raises:
         ConfigError: Megatron-LM has no arguments for a part of it, or refuses some of them together.
@@ -124,7 +124,7 @@ def _parallel(parallel: ParallelismSection, model: ModelSection, series: Release
         "--use-distributed-optimizer": parallel.zero_stage == 1,
         "--overlap-grad-reduce": parallel.overlap_gradient_reduction,
         "--overlap-param-gather": parallel.overlap_parameter_gather,
-        "--tp-comm-overlap": parallel.overlap_tensor_parallel,
+        "--tp-comm-overlap": parallel.overlap_tensor_parallel and parallel.tensor_parallel_size > 1,
         "--fp8-param-gather": parallel.gather_precision == "fp8",
         "--use-tp-pp-dp-mapping": parallel.rank_order == TP_PP_DP != RANK_ORDER,
         "--overlap-moe-expert-parallel-comm": parallel.overlap_expert_parallel,

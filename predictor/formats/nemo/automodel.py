@@ -20,7 +20,7 @@ from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
-from predictor.formats.torchtitan.layout import SCHEDULES, V_SHAPED
+from predictor.formats.torchtitan.layout import LOOPED, SCHEDULES, V_SHAPED
 
 FORMAT = "NeMo AutoModel YAML"
 KEYS = "nemo_automodel"
@@ -246,7 +246,8 @@ class _Run:
             part.used |= set(part.values)
             return {}
         name, local = part.text("pp_schedule", "1f1b"), training["micro_batch_size"]
-        schedule, has_chunks = SCHEDULES.get(name.lower(), (None, False))
+        schedule = SCHEDULES.get(name.lower())
+        has_chunks = schedule in LOOPED
         micro = part.whole("pp_microbatch_size", 1)
         if schedule is None or schedule in V_SHAPED:
             raise part.error("pp_schedule", "only 1f1b, gpipe, interleaved1f1b and loopedbfs are modelled")

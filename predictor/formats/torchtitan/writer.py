@@ -1,8 +1,6 @@
-"""Write a configuration as a torchtitan job.
+"""Write a configuration as a torchtitan job: TOML for 0.2, the last series that reads it, and Python for 0.3.
 
-Source of names: pytorch/torchtitan, torchtitan/config/job_config.py of 0.2.0, the last release that reads job files;
-0.3.0 has the same keys of [training] and [parallelism] as flags (torchtitan/config/configs.py). Models are torchtitan's
-own flavors.
+Source of names: pytorch/torchtitan, torchtitan/config/job_config.py of 0.2.2. Models are torchtitan's own flavors.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from predictor.core.schema.presets import preset
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.workload.run_choices import GemmRecipe, Recompute
 from predictor.formats.torchtitan.reader import DISPATCHERS, PRESETS
+from predictor.formats.torchtitan.written_python import python_job
 
 SCHEDULES = {
     "1f1b": "1F1B",
@@ -35,15 +34,17 @@ CONVERTERS = {
     GemmRecipe.MXFP8: ("mx", "mxfp8_cublas"),
 }
 Table = dict[str, dict[str, Any]]
+TOML = "0.2"  # the series that reads it
 
 
-def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | None = None) -> str:
+def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) -> str:
     """Return the job.
 
     Args:
         config: a checked configuration.
         num_gpus: of the run.
         gpus_per_node: that it uses of a node.
+        version: of torchtitan, 0.2 or 0.3.
 
     Raises:
         ConfigError: torchtitan has no flavor of the model, or no keys for a part of the configuration.
@@ -64,12 +65,10 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str | N
     }
     nodes = max(1, num_gpus // gpus_per_node)
     start = f"torchrun --nproc-per-node {min(num_gpus, gpus_per_node)} --nnodes {nodes} -m torchtitan.train"
-    head = [
-        f"# torchtitan on {counted(num_gpus, 'GPU')} of {config.system}, as searched. Start it on every node with",
-        f"# {start} --job.config_file FILE",
-        f"# torchtitan 0.3 reads none: --module {name}, a --config of {flavor}, and these keys as flags, such as",
-        f"# --parallelism.tensor_parallel_degree {parallel.tensor_parallel_size}.",
-    ]
+    title = f"torchtitan {version} on {counted(num_gpus, 'GPU')} of {config.system}, as searched."
+    if version != TOML:
+        return python_job(config, tables, title, start)
+    head = [f"# {title} Start it on every node with", f"# {start} --job.config_file FILE"]
     return "\n".join([*head, *_toml(merged(tables, _low_precision(config)))]) + "\n"
 
 

@@ -7,8 +7,8 @@ from html import escape
 from predictor.core.base.quantities import duration
 from predictor.core.report.page.charts import OWN, Mark, Point, scatter, scatter_legend
 from predictor.core.report.page.parts import section, table
-from predictor.core.step.fit import Fit, fit_of
 from predictor.core.step.memory import GIB
+from predictor.core.step.memory_verdict import MemoryVerdict, memory_verdict
 from predictor.layout_search.answer import SearchAnswer, Winner
 from predictor.layout_search.own_layout import LayoutRank
 from predictor.layout_search.rank import described
@@ -31,20 +31,20 @@ def ordinal(number: int) -> str:
     return f"{number:,}{ending}"
 
 
-def standing_words(own: LayoutRank, fit: Fit | None) -> str:
+def rank_words(own: LayoutRank, verdict: MemoryVerdict | None) -> str:
     """Return a sentence on where one's own layout stands.
 
     Args:
         own: where it stands.
-        fit: of its fullest GPU; None where the GPU's memory is not known.
+        verdict: on the memory of its fullest GPU; None where the GPU's memory is not known.
     """
     slower = f"{own.slower:.1%} slower than the fastest"
-    if fit is Fit.DOES_NOT_FIT or not own.others:
-        what = "does not fit" if fit is Fit.DOES_NOT_FIT else "has none to stand beside"
+    if verdict is MemoryVerdict.DOES_NOT_FIT or not own.others:
+        what = "does not fit" if verdict is MemoryVerdict.DOES_NOT_FIT else "has none to stand beside"
         return f"Your layout {what}; {own.faster:,} of the {own.others:,} that fit are faster."
     if own.rank == 1:
         return f"Your layout is the fastest of {own.others + 1:,}."
-    doubt = ", if it fits" if fit is Fit.MAY_NOT_FIT else ""
+    doubt = ", if it fits" if verdict is MemoryVerdict.MAY_NOT_FIT else ""
     return f"Your layout is {ordinal(own.rank)} of {own.others + 1:,}{doubt}, {slower}."
 
 
@@ -79,7 +79,8 @@ def layouts(answer: SearchAnswer, own: LayoutRank, memory_bytes: float) -> str:
             duration(winner.prediction.step.us),
             described(winner.ranked.plan),
             f"{duration(winner.prediction.step.low_us)} – {duration(winner.prediction.step.high_us)}",
-            f"{winner.ranked.memory_bytes / GIB:.1f}{', may not fit' if answer.fit(winner) is Fit.MAY_NOT_FIT else ''}",
+            f"{winner.ranked.memory_bytes / GIB:.1f}"
+            + (", may not fit" if answer.verdict(winner) is MemoryVerdict.MAY_NOT_FIT else ""),
             f"{winner.prediction.mfu:.1%}",
         ]
         for winner in shown
@@ -87,7 +88,7 @@ def layouts(answer: SearchAnswer, own: LayoutRank, memory_bytes: float) -> str:
     rules, ranking = answer.space.rules, answer.ranking
     run_by = "" if rules is None else f" of those that {rules.label} runs"
     counted = f"{ranking.considered:,} layouts{run_by} considered, {ranking.fitting:,} fit into memory."
-    words = standing_words(own, fit_of(memory_bytes, answer.memory_gib))
+    words = rank_words(own, memory_verdict(memory_bytes, answer.memory_gib))
     present = {point.mark for point in points}
     return section(
         "Other layouts on the same GPUs",

@@ -16,8 +16,8 @@ from predictor.core.report.stage_table import LABELS
 from predictor.core.report.text import above_published, wrapped
 from predictor.core.step.breakdown import StageParts, answers
 from predictor.core.step.composition import MACHINE_SPREAD
-from predictor.core.step.fit import MEMORY_ERROR, Fit
 from predictor.core.step.memory import GIB
+from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict
 from predictor.layout_search.answer import SearchAnswer, Winner, layout_fields
 from predictor.layout_search.rank import described, recomputed
 from predictor.layout_search.report.search_bill import training_notes, training_of
@@ -50,7 +50,7 @@ def _summary(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
         "source": step.source.label,
         "modelled_us": winner.prediction.modelled_us,
         "memory_gib": winner.ranked.memory_bytes / GIB,
-        "fit": answer.fit(winner),
+        "fit": answer.verdict(winner),
         "mfu": winner.prediction.mfu,
         "tokens_per_s": winner.prediction.tokens_per_second,
         **whole,
@@ -76,7 +76,7 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
         "fitting": answer.ranking.fitting,
         "replayed": answer.ranking.replayed,
         "layouts": [
-            {**_summary(answer, winner), "parts": _json_parts(winner.parts), "twins": _twins(winner)}
+            {**_summary(answer, winner), "parts": _json_parts(winner.parts), "twins": _near_duplicates(winner)}
             for winner in answer.winners
         ],
         "unsure": [_summary(answer, winner) for winner in answer.unsure],
@@ -87,16 +87,16 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
     }
 
 
-def _twins(winner: Winner) -> list[dict[str, Any]]:
-    """Return the near-twins of a layout, each with its step and what differs."""
+def _near_duplicates(winner: Winner) -> list[dict[str, Any]]:
+    """Return the near-duplicates of a layout, each with its step and what differs."""
     own = layout_fields(winner.ranked.plan)
     return [
         {
-            "time_us": twin.step_us * winner.prediction.ratio,
-            "memory_gib": twin.memory_bytes / GIB,
-            "layout": {key: value for key, value in layout_fields(twin.plan).items() if value != own[key]},
+            "time_us": near.step_us * winner.prediction.ratio,
+            "memory_gib": near.memory_bytes / GIB,
+            "layout": {key: value for key, value in layout_fields(near.plan).items() if value != own[key]},
         }
-        for twin in winner.twins
+        for near in winner.near_duplicates
     ]
 
 
@@ -198,7 +198,7 @@ def _cells(answer: SearchAnswer, winner: Winner) -> list[str]:
 
 
 def _rest(answer: SearchAnswer, winner: Winner) -> str:
-    """Return the choices of a layout that no column has, whether it may not fit, and how many near-twins it has."""
+    """Return the choices of a layout that no column has, whether it may not fit, and its near-duplicates."""
     plan, layers = winner.ranked.plan, winner.prediction.run.layers_per_stage
     words = ["uneven layers"] if len(set(layers)) > 1 else []
     if plan.degrees.pipeline > 1:
@@ -210,8 +210,8 @@ def _rest(answer: SearchAnswer, winner: Winner) -> str:
     words += ["experts whole"] if plan.degrees.expert_split == 1 < plan.degrees.tensor else []
     if answer.space.rules is None and not any(answer.space.runs(plan, rules) for rules in RULES.values()):
         words.append("outside every framework's rules")
-    words += ["may not fit"] if answer.fit(winner) is Fit.MAY_NOT_FIT else []
-    return ", ".join(words) + (f"; and {len(winner.twins)} like it" if winner.twins else "")
+    words += ["may not fit"] if answer.verdict(winner) is MemoryVerdict.MAY_NOT_FIT else []
+    return ", ".join(words) + (f"; and {len(winner.near_duplicates)} like it" if winner.near_duplicates else "")
 
 
 def table(answer: SearchAnswer, winners: list[Winner]) -> list[str]:

@@ -24,6 +24,7 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import RunConfig
 from predictor.core.step.prediction import predict
 from predictor.formats import read_any
+from predictor.formats.launch_job import COMMANDS
 from predictor.formats.megatron import writer as megatron
 from predictor.formats.writers import WRITERS, written
 from predictor.layout_search.answer import configuration_of
@@ -38,6 +39,7 @@ MODELS = {
     ),
     "torchtitan": ("llama3-8b", "llama3.1-405b", "qwen3-30b-a3b"),
     "deepspeed": ("llama3-8b", "mixtral-8x7b", "gpt3-175b"),
+    "gpt-neox": ("llama3-8b", "gpt3-175b", "mistral-7b"),
 }
 CASES = [(framework, model) for framework, models in MODELS.items() for model in models]
 
@@ -45,7 +47,10 @@ CASES = [(framework, model) for framework, models in MODELS.items() for model in
 # What a job passes on of its experiment, as words of its command.
 PASSED_ON = {
     "megatron": "TRAIN_ITERS={steps}|LEARNING_RATE=0.0003|DATA_PATH=tokens|TOKENIZER_MODEL=/models/its tokenizer",
-    "torchtitan": "--training.steps|{steps}|--optimizer.lr|0.0003|--training.dataset|tokens|/models/its tokenizer",
+    "torchtitan": (
+        "--training.steps|{steps}|LEARNING_RATE=0.0003|--dataloader.dataset|tokens|--module|run|"
+        "HF_ASSETS_PATH=/models/its tokenizer"
+    ),
     "deepspeed": "--config|{config}",
 }
 
@@ -133,6 +138,7 @@ def test_megatron_has_arguments_for_more_than_a_search_sets(changes: dict[str, A
         ("torchtitan", {"model": {"num_layers": 33}}, "torchtitan has no flavor of this model"),
         ("torchtitan", {}, "parallelism.zero_stage is 1; torchtitan has 3"),
         ("deepspeed", {"training": {"cuda_graphs": True}}, "DeepSpeed has no arguments for"),
+        ("deepspeed", {"parallelism": {"zero_stage": 3, "zero_group_size": 8}}, "DeepSpeed 0.19 has no MiCS"),
     ],
 )
 def test_what_would_be_lost_is_refused(framework: str, changes: dict[str, Any], message: str) -> None:
@@ -168,7 +174,6 @@ def test_what_would_be_lost_is_refused(framework: str, changes: dict[str, Any], 
             (),
         ),
         ("torchtitan", "llama3.1-8b", {"parallelism": {"zero_group_size": 8}}, ("data_parallel_shard_degree = 8",), ()),
-        ("deepspeed", "llama3-8b", {"parallelism": {"zero_group_size": 8}}, ('"mics_shard_size": 8',), ()),
         (
             "deepspeed",
             "llama3-8b",
@@ -184,18 +189,49 @@ def test_keys_that_no_search_sets_are_written_too(
     problem = search_problem(SearchQuestion(model, 64, system="H100", global_batch_size=64, framework=framework))
     alone = Degrees(1, 1, 1, 64, 1)
     plan = next(plan for plan in plans(problem.space) if plan.degrees == alone and plan.zero_stage == 3)
-    text = written(merged(configuration_of(problem.space, plan, problem.content), changes), framework, Path.cwd())
+    content = merged(configuration_of(problem.space, plan, problem.content), changes)
+    text = written(content, framework, Path.cwd(), "0.2" if framework == "torchtitan" else None)
     assert all(word in text for word in words)
     assert not any(word in text for word in absent)
 
 
+@pytest.mark.parametrize(
+    ("version", "changes", "words"),
+    [
+        ("0.17", {"model": {"loss": "fused"}}, "--cross-entropy-fusion-impl te"),
+        ("0.17", {"training": {"cuda_graphs": True}}, "--cuda-graph-impl local\n    --cuda-graph-scope full_iteration"),
+        ("core_v0.18.2", {"training": {"cuda_graphs": True}}, "--cuda-graph-impl full_iteration"),
+        ("0.19", {"training": {"cuda_graphs": ["attn"]}}, "--cuda-graph-modules attn"),
+        ("0.16", {"training": {"cuda_graphs": ["attn"]}}, "--cuda-graph-scope attn"),
+    ],
+)
+def test_megatron_spells_arguments_as_the_release_does(version: str, changes: dict[str, Any], words: str) -> None:
+    assert words in written(configuration(**changes), "megatron", Path.cwd(), version)
+
+
+def test_a_hybrid_and_its_experts_are_spelled_as_the_release_does() -> None:
+    problem = search_problem(
+        SearchQuestion("nemotron-h-8b", 8, global_batch_size=8, system="H100", framework="megatron")
+    )
+    plan = next(plan for plan in plans(problem.space) if plan.degrees == Degrees(1, 1, 1, 8, 1))
+    content = configuration_of(problem.space, plan, problem.content)
+    older, newer = (written(content, "megatron", Path.cwd(), version) for version in ("0.16", "0.18"))
+    assert "pretrain_mamba.py" in older
+    assert "--hybrid-override-pattern 'M-M" in older
+    assert "pretrain_hybrid.py" in newer
+    assert "--hybrid-layer-pattern 'M-M" in newer
+    split = next(plan for plan in plans(problem.space) if plan.num_chunks > 1)
+    with pytest.raises(ConfigError, match=r"take --framework-version 0\.17 or a later one"):
+        written(configuration_of(problem.space, split, problem.content), "megatron", Path.cwd(), "0.16")
+
+
 def test_a_writer_that_forgets_an_argument_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole: Callable[[RunConfig, int, int], str] = megatron.write
+    whole: Callable[[RunConfig, int, int, str], str] = megatron.write
     forgetful = replace(
         WRITERS["megatron"], write=lambda *given: whole(*given).replace("    --use-distributed-optimizer\n", "")
     )
     monkeypatch.setitem(WRITERS, "megatron", forgetful)
-    with pytest.raises(ConfigError, match="Megatron-LM has no arguments for zero_stage"):
+    with pytest.raises(ConfigError, match=r"Megatron-LM 0\.\d+ has no arguments for zero_stage"):
         found("megatron", top=1).arguments()
 
 
@@ -204,12 +240,16 @@ def test_files_are_those_of_their_frameworks() -> None:
     assert script.startswith("#!/bin/bash\n")
     assert "torchrun --nproc-per-node 8 --nnodes 32" in script
     assert "--bf16" in script
-    job = tomllib.loads(found("torchtitan", top=1).arguments())
+    job = tomllib.loads(found("torchtitan", top=1).arguments(version="0.2"))
     assert job["model"] == {"name": "llama3", "flavor": "8B"}
+    neox = yaml.safe_load(found("gpt-neox", top=1).arguments())
+    assert (neox["num_layers"], neox["intermediate_size"], neox["train_batch_size"]) == (32, 3 * 14336, 512)
+    with pytest.raises(ConfigError, match="--write-job is for megatron, torchtitan, deepspeed; gpt-neox starts"):
+        found("gpt-neox", top=1).job("neox.yml")
     assert json.loads(found("deepspeed", top=1).arguments())["train_batch_size"] == 512
 
 
-@pytest.mark.parametrize("framework", WRITERS)
+@pytest.mark.parametrize("framework", COMMANDS)
 def test_a_job_of_the_launcher_predicts_the_same(framework: str, tmp_path: Path) -> None:
     result = found(framework, top=1, train_tokens=1e12, price=2.0)
     content = yaml.safe_load(result.job(f"run{WRITERS[framework].suffix}"))
@@ -240,6 +280,15 @@ def test_command_writes_arguments_and_a_job(tmp_path: Path, capsys: pytest.Captu
     for more, message in (
         (["--write-arguments", str(script)], "--write-arguments needs --framework"),
         (["--framework", "megatron", "--write-job", str(job)], "--write-job needs --write-arguments"),
+        (["--framework", "megatron", "--framework-version", "0.18"], "--framework-version needs --write-arguments"),
+        (
+            ["--framework", "megatron", "--framework-version", "0.9", "--write-arguments", str(script)],
+            "--framework-version is 0.9; arguments of Megatron-LM are written for 0.15, 0.16, 0.17, 0.18, 0.19",
+        ),
+        (
+            ["--framework", "deepspeed", "--framework-version", "0.18", "--write-arguments", str(script)],
+            "written for no version in particular",
+        ),
     ):
         assert main([*asked, *more]) == 2
         assert message in capsys.readouterr().err

@@ -102,7 +102,13 @@ def test_megatron_may_keep_experts_whole_beside_tensor_parallelism() -> None:
     folded = [degrees for degrees in found if degrees.expert > degrees.data * degrees.context]
     assert folded
     assert all(degrees.expert_split == 1 for degrees in folded)
-    assert {plan.degrees.expert_split for plan, _ in runs("torchtitan", "mixtral-8x7b")} == {None}
+
+
+def test_torchtitan_keeps_experts_whole_that_ranks_share_out() -> None:
+    found = {plan.degrees for plan, _ in runs("torchtitan", "mixtral-8x7b")}
+    beside_tensors = {(degrees.expert > 1, degrees.expert_split) for degrees in found if degrees.tensor > 1}
+    assert beside_tensors == {(False, None), (True, 1)}
+    assert {degrees.expert_split for degrees in found if degrees.tensor == 1} == {None}
 
 
 def test_what_is_not_looked_at_does_not_fit() -> None:

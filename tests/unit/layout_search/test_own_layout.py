@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from predictor.core.plan.loading import Loaded, prepare
-from predictor.core.step.fit import Fit
+from predictor.core.step.memory_verdict import MemoryVerdict
 from predictor.core.step.prediction import predict
 from predictor.layout_search.answer import search
 from predictor.layout_search.own_layout import LayoutRank, layout_rank
 from predictor.layout_search.question import SearchProblem, problem_around
 from predictor.layout_search.rank import rank
-from predictor.layout_search.report.layouts import ordinal, standing_words
+from predictor.layout_search.report.layouts import ordinal, rank_words
 from tests.unit.examples import full_form
 
 
@@ -59,9 +59,9 @@ def test_a_layout_that_no_search_has_stands_beside_all_of_them() -> None:
 
 def test_words_name_place_distance_and_doubt() -> None:
     own = LayoutRank(step_us=1.08, faster=11, others=339, fastest_us=1.0)
-    assert standing_words(own, Fit.FITS) == "Your layout is 12th of 340, 8.0% slower than the fastest."
-    assert standing_words(own, Fit.MAY_NOT_FIT).startswith("Your layout is 12th of 340, if it fits, 8.0%")
-    assert standing_words(own, Fit.DOES_NOT_FIT) == "Your layout does not fit; 11 of the 339 that fit are faster."
-    assert standing_words(LayoutRank(1.0, 0, 339, 1.0), None) == "Your layout is the fastest of 340."
+    assert rank_words(own, MemoryVerdict.FITS) == "Your layout is 12th of 340, 8.0% slower than the fastest."
+    assert rank_words(own, MemoryVerdict.MAY_NOT_FIT).startswith("Your layout is 12th of 340, if it fits, 8.0%")
+    assert rank_words(own, MemoryVerdict.DOES_NOT_FIT) == "Your layout does not fit; 11 of the 339 that fit are faster."
+    assert rank_words(LayoutRank(1.0, 0, 339, 1.0), None) == "Your layout is the fastest of 340."
     places = [ordinal(number) for number in (1, 2, 3, 4, 11, 22, 113, 1003)]
     assert places == ["1st", "2nd", "3rd", "4th", "11th", "22nd", "113th", "1,003rd"]

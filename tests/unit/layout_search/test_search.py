@@ -14,8 +14,8 @@ import pytest
 
 from predictor.__main__ import main
 from predictor.core.base.errors import ConfigError
-from predictor.core.step.fit import MEMORY_ERROR, Fit
 from predictor.core.step.memory import GIB, step_memory
+from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict
 from predictor.core.step.prediction import predict
 from predictor.layout_search.answer import SearchAnswer, search
 from predictor.layout_search.footprint import Footprints
@@ -178,8 +178,8 @@ def test_what_fits_for_certain_comes_first_and_faster_ones_beside_it(tmp_path: P
     whole = search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64))
     fullest = rank(whole.space, whole.system, None, 1).best[0].memory_bytes / GIB
     near = search(replace(whole, memory_gib=fullest * 1.02), top=3)
-    assert {near.fit(winner) for winner in near.winners} == {Fit.FITS}
-    assert {near.fit(winner) for winner in near.unsure} == {Fit.MAY_NOT_FIT}
+    assert {near.verdict(winner) for winner in near.winners} == {MemoryVerdict.FITS}
+    assert {near.verdict(winner) for winner in near.unsure} == {MemoryVerdict.MAY_NOT_FIT}
     everything = rank(whole.space, whole.system, None, 10_000).best
     certain, limit = fullest * 1.02 * (1 - MEMORY_ERROR) * GIB, fullest * 1.02 * GIB
     sure = next(found for found in everything if found.memory_bytes <= certain)
@@ -196,7 +196,7 @@ def test_where_nothing_is_within_the_limit_what_may_fit_is_ranked(tmp_path: Path
     whole = search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=64))
     leanest = min(each.memory_bytes for each in rank(whole.space, whole.system, None, 10_000).best) / GIB
     tight = search(replace(whole, memory_gib=leanest * 0.95), top=10)
-    assert {tight.fit(winner) for winner in tight.winners} == {Fit.MAY_NOT_FIT}
+    assert {tight.verdict(winner) for winner in tight.winners} == {MemoryVerdict.MAY_NOT_FIT}
     assert tight.unsure == []
     assert any("No layout fits for certain" in note for note in tight.notes)
 

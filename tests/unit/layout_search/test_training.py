@@ -22,20 +22,20 @@ TRAINED: dict[str, Any] = {"system": "H100", "global_batch_size": 512, "train_to
 GOALS: dict[str, Any] = {**TRAINED, "price": 2.0, "framework": "megatron", "top": 1}
 
 
-def test_near_twins_are_one_row_with_all_of_them() -> None:
+def test_near_duplicates_are_one_row_with_all_of_them() -> None:
     question = SearchQuestion("llama3-70b", 512, system="H100", global_batch_size=1024, framework="megatron")
     problem = search_problem(question)
     folded = rank(problem.space, problem.system, problem.memory_gib, top=5, fold=True)
-    assert any(folded.twins)
+    assert any(folded.near_duplicates)
     everything = rank(problem.space, problem.system, problem.memory_gib, top=200).best
-    for leader, twins in zip(folded.best, folded.twins, strict=True):
+    for leader, near_duplicates in zip(folded.best, folded.near_duplicates, strict=True):
         near = [
             other
             for other in everything
             if alike(other.plan) == alike(leader.plan)
             and leader.step_us <= other.step_us <= leader.step_us * (1 + NOISE)
         ]
-        assert {twin.plan for twin in twins} == {other.plan for other in near} - {leader.plan}
+        assert {folded_in.plan for folded_in in near_duplicates} == {other.plan for other in near} - {leader.plan}
     times = [leader.step_us for leader in folded.best]
     assert times == sorted(times)
 

@@ -17,8 +17,8 @@ MEMORY_ERROR = 0.08
 MOST_RETRIES = 0.48
 
 
-class Fit(StrEnum):
-    """Whether a predicted peak fits: nearer to the limit than peaks are known, it cannot be told."""
+class MemoryVerdict(StrEnum):
+    """Whether a predicted peak fits into memory: nearer to the limit than peaks are known, it cannot be told."""
 
     FITS = "fits"
     MAY_NOT_FIT = "may not fit"
@@ -27,27 +27,27 @@ class Fit(StrEnum):
     @property
     def fits(self) -> bool | None:
         """Return whether it fits; None where that cannot be told."""
-        return None if self is Fit.MAY_NOT_FIT else self is Fit.FITS
+        return None if self is MemoryVerdict.MAY_NOT_FIT else self is MemoryVerdict.FITS
 
 
-def fit_of(size_bytes: float, memory_gib: float | None) -> Fit | None:
+def memory_verdict(size_bytes: float, memory_gib: float | None) -> MemoryVerdict | None:
     """Return whether a predicted peak fits into so much memory, in GiB (2³⁰ bytes); None where that is not known.
 
-    >>> [str(fit_of(gib * 2**30, 80.0)) for gib in (73, 74, 86, 87)]
+    >>> [str(memory_verdict(gib * 2**30, 80.0)) for gib in (73, 74, 86, 87)]
     ['fits', 'may not fit', 'may not fit', 'does not fit']
     """
     if memory_gib is None:
         return None
     limit = memory_gib * GIB
     if size_bytes > limit * (1.0 + MEMORY_ERROR):
-        return Fit.DOES_NOT_FIT
-    return Fit.FITS if size_bytes <= limit * (1.0 - MEMORY_ERROR) else Fit.MAY_NOT_FIT
+        return MemoryVerdict.DOES_NOT_FIT
+    return MemoryVerdict.FITS if size_bytes <= limit * (1.0 - MEMORY_ERROR) else MemoryVerdict.MAY_NOT_FIT
 
 
-def fit_on(size_bytes: float, system: PublishedSystem) -> Fit | None:
+def memory_verdict_on(size_bytes: float, system: PublishedSystem) -> MemoryVerdict | None:
     """Return whether a predicted peak fits into a GPU of a system; None where its memory is not known."""
     limit = system.hardware.gpu.memory_gib
-    return fit_of(size_bytes, None if limit is None else limit.value)
+    return memory_verdict(size_bytes, None if limit is None else limit.value)
 
 
 def retries_log_error(size_bytes: float, memory_gib: float | None) -> float:
@@ -70,6 +70,6 @@ def retries_on(tasks: StepTasks, system: PublishedSystem) -> float:
     return retries_log_error(max(stage.total for stage in step_memory(tasks)), None if limit is None else limit.value)
 
 
-def fits_of(fit: Fit | None) -> bool | None:
+def fits_in_memory(verdict: MemoryVerdict | None) -> bool | None:
     """Return whether a run fits; None where that cannot be told, or the memory is not known."""
-    return None if fit is None else fit.fits
+    return None if verdict is None else verdict.fits

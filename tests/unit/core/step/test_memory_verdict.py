@@ -10,31 +10,39 @@ import pytest
 
 from predictor.__main__ import main
 from predictor.core.predict.prediction import predict
-from predictor.core.step.fit import MEMORY_ERROR, MOST_RETRIES, Fit, fit_of, fits_of, retries_log_error, retries_on
 from predictor.core.step.memory import GIB
+from predictor.core.step.memory_verdict import (
+    MEMORY_ERROR,
+    MOST_RETRIES,
+    MemoryVerdict,
+    fits_in_memory,
+    memory_verdict,
+    retries_log_error,
+    retries_on,
+)
 from tests.unit.commands.test_require_fit import write
 
 
 @pytest.mark.parametrize(
     ("share", "expected", "fits"),
     [
-        (0.5, Fit.FITS, True),
-        (1.0 - MEMORY_ERROR, Fit.FITS, True),
-        (0.93, Fit.MAY_NOT_FIT, None),
-        (1.0, Fit.MAY_NOT_FIT, None),
-        (1.07, Fit.MAY_NOT_FIT, None),
-        (1.0 + 1.01 * MEMORY_ERROR, Fit.DOES_NOT_FIT, False),
+        (0.5, MemoryVerdict.FITS, True),
+        (1.0 - MEMORY_ERROR, MemoryVerdict.FITS, True),
+        (0.93, MemoryVerdict.MAY_NOT_FIT, None),
+        (1.0, MemoryVerdict.MAY_NOT_FIT, None),
+        (1.07, MemoryVerdict.MAY_NOT_FIT, None),
+        (1.0 + 1.01 * MEMORY_ERROR, MemoryVerdict.DOES_NOT_FIT, False),
     ],
 )
-def test_the_limit_is_as_wide_as_the_error_of_peaks(share: float, expected: Fit, fits: bool | None) -> None:
-    fit = fit_of(share * 80.0 * GIB, 80.0)
-    assert fit is expected
-    assert fits_of(fit) is fits
+def test_the_limit_is_as_wide_as_the_error_of_peaks(share: float, expected: MemoryVerdict, fits: bool | None) -> None:
+    verdict = memory_verdict(share * 80.0 * GIB, 80.0)
+    assert verdict is expected
+    assert fits_in_memory(verdict) is fits
 
 
 def test_unknown_memory_says_nothing() -> None:
-    assert fit_of(1e15, None) is None
-    assert fits_of(None) is None
+    assert memory_verdict(1e15, None) is None
+    assert fits_in_memory(None) is None
 
 
 @pytest.mark.parametrize("of_limit", [0.95, 1.05])
@@ -51,7 +59,7 @@ def test_near_the_limit_is_said_first_and_required_fit_lets_it_run(
     assert main([path, "--require-fit", "--json"]) == 0
     memory = json.loads(capsys.readouterr().out)["memory"]
     assert (memory["fits"], memory["fit"]) == (None, "may not fit")
-    assert (predict(path).fits, predict(path).fit) == (None, Fit.MAY_NOT_FIT)
+    assert (predict(path).fits, predict(path).fit) == (None, MemoryVerdict.MAY_NOT_FIT)
     near = predict(path)
     assert 0.0 < retries_on(near.prediction.tasks, near.loaded.system) <= log(1.0 + MOST_RETRIES)
 

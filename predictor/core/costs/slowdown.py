@@ -34,7 +34,7 @@ def sustained(cost: Cost, reached: float, full_clock: float) -> Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Slowdown:
     """What a step does to the times of single calls.
 
     Attributes:
@@ -68,4 +68,4 @@ class Load:
         return cost * self.slowest if component_of(operator, shape) in COMPUTING else cost
 
 
-ALONE = Load()
+NO_SLOWDOWN = Slowdown()
