@@ -58,7 +58,7 @@ DATA_SHEETS := $(filter-out $(PUBLIC_SYSTEMS), $(filter $(notdir $(wildcard regr
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help predict test check check-profile check-extras judges format mutations bench accuracy fit profile-smoke
+.PHONY: help predict lint test check check-profile check-extras judges format mutations bench accuracy fit profile-smoke
 .PHONY: test-thorough docs architecture pictures gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
 .SUFFIXES:
 
@@ -68,16 +68,18 @@ help: ## list the targets
 predict: $(PREDICT_READY) ## predict one training step: CONFIG=path
 	$(PREDICT) -m predictor "$(CONFIG)"
 
-test: $(TEST_READY) ## formatting, lint, types and tests
+lint: $(TEST_READY) ## formatting, lint and types
 	$(TEST) -m ruff format --check .
 	$(TEST) -m ruff check .
+	.venv/test/bin/snakefmt --check Snakefile
 	$(TEST) -m mypy
+
+test: lint ## formatting, lint, types and tests
 	$(TEST) $(PYTEST)
 
 check: ## all tests: formatting, lint, types, tests without torch and with it, each extra alone; what CI runs
-	@$(MAKE) --no-print-directory --jobs 2 $(TEST_READY) $(WORKFLOW_READY)
-	.venv/test/bin/snakefmt --check Snakefile
-	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory --jobs 2 lint $(WORKFLOW_READY)
+	$(TEST) $(PYTEST)
 	@$(MAKE) --no-print-directory check-profile
 	@$(MAKE) --no-print-directory check-extras
 

@@ -4,22 +4,16 @@
 ``search_plans`` where it is about a recommender; docs/python-api.md shows them.
 """
 
-import sys
-
 from predictor.core.base.wings import provide
 
 TYPE_CHECKING = False  # for type checkers; importing typing for it would cost more than all the rest
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from predictor.core.predict.comparison import compare
     from predictor.core.predict.prediction import predict
     from predictor.core.predict.system import load_system
+    from predictor.layout_search.interface import search
     from predictor.recommender.plans import search_plans
     from predictor.recommender.prediction import predict_recommender
-    from predictor.search.interface import search
-else:
-    ModuleType = type(sys)
 
 __all__ = ["__version__", "compare", "load_system", "predict", "predict_recommender", "search", "search_plans"]
 __version__ = "0.1.0"  # the same as in pyproject.toml; a test compares them
@@ -29,7 +23,7 @@ _MODULES = {
     "load_system": "predictor.core.predict.system",
     "predict": "predictor.core.predict.prediction",
     "predict_recommender": "predictor.recommender.prediction",
-    "search": "predictor.search.interface",
+    "search": "predictor.layout_search.interface",
     "search_plans": "predictor.recommender.plans",
 }
 
@@ -41,29 +35,17 @@ provide(
 )
 
 
-class _Package(ModuleType):
-    """This package: it imports a function of the interface when it is first asked for."""
+if not TYPE_CHECKING:  # to type checkers other names are errors
 
-    def __getattr__(self, name: str) -> object:
-        """Return a function of the interface."""
+    def __getattr__(name: str) -> object:
+        """Return a function of the interface, imported when it is first asked for."""
         if name not in _MODULES:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
         return getattr(import_module(_MODULES[name]), name)
 
-    def __dir__(self) -> list[str]:
-        """Return what there is, functions that are not imported yet included."""
-        return sorted({*super().__dir__(), *_MODULES})
 
-    @property
-    def search(self) -> object:
-        """Return the function ``search``, not the room of that name."""
-        return self.__getattr__("search")
-
-    @search.setter
-    def search(self, room: ModuleType) -> None:
-        """Keep the function where the import system would bind the room; ``from predictor.search…`` finds that."""
-
-
-sys.modules[__name__].__class__ = _Package
+def __dir__() -> list[str]:
+    """Return what there is, functions that are not imported yet included."""
+    return sorted({*globals(), *_MODULES})

@@ -35,8 +35,8 @@ from predictor.commands import (
     whatif,
 )
 from predictor.commands.mistyped import require_configuration
-from predictor.commands.parser import Incomplete, Parser, Unfit
-from predictor.core.base.encoding import fit_encoding
+from predictor.commands.parser import BrokenLimit, Incomplete, Parser
+from predictor.core.base.encoding import encodable
 from predictor.core.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError, shortened
 from predictor.core.base.read_yaml import one_line
 from predictor.core.schema.reading import READING, Reading
@@ -118,7 +118,7 @@ def _write(text: str, stream: TextIO) -> None:
         OSError: it cannot be written; the stream is then redirected to null, so that Python's flush at exit succeeds.
     """
     try:
-        print(fit_encoding(text, stream.encoding), file=stream, flush=True)
+        print(encodable(text, stream.encoding), file=stream, flush=True)
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise
@@ -153,7 +153,7 @@ def _deliver(text: str, arguments: argparse.Namespace | None) -> int:
     except OSError as error:
         _complain(f"standard output: {error.strerror}")
         return UNEXPECTED
-    if isinstance(text, Unfit):
+    if isinstance(text, BrokenLimit):
         return DOES_NOT_FIT
     return UNEXPECTED if isinstance(text, Incomplete) else SUCCESS
 

@@ -27,8 +27,8 @@ from predictor.core.plan.to_run import to_run
 from predictor.core.schema.sections import validate
 from predictor.core.step.prediction import predict
 from predictor.core.workload.run import TrainingRun
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import rank
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.rank import rank
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = EXAMPLES_FOLDER / "llemma_7b_4_2_2_P.yml"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.commands.config_arguments import MODEL_ONLY, add_changes, add_model_only, predicted_file
-from predictor.commands.parser import Commands, Unfit, add_command
+from predictor.commands.parser import BrokenLimit, Commands, add_command
 from predictor.core.base.bundled import systems
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json
@@ -69,12 +69,12 @@ def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:
     checks = []
     for entry in read_budget(path).checks:
         limits = entry.model_copy(update={"certain": True}) if arguments.certain else entry
-        system = arguments.system if entry.system is None else _beside(path, entry.system)
+        system = arguments.system if entry.system is None else _system_or_path(path, entry.system)
         checks.append(check(predict(path.parent / entry.config, system=system, hardware=arguments.changes), limits))
     return checks
 
 
-def _beside(budget: Path, system: str) -> str:
+def _system_or_path(budget: Path, system: str) -> str:
     """Return a system's name, or the path of one of one's own, which a budget file gives relative to itself."""
     own = budget.parent / system
     return system if system in systems() or not own.exists() else str(own)
@@ -90,4 +90,4 @@ def answer(arguments: argparse.Namespace) -> str:
     if arguments.budget is not None:
         checks += _of_budget(Path(arguments.budget), arguments)
     text = as_json(to_json(checks)) if arguments.json else render(checks)
-    return text if all(checked.kept for checked in checks) else Unfit(text)
+    return text if all(checked.kept for checked in checks) else BrokenLimit(text)

@@ -153,7 +153,7 @@ def configuration(arguments: argparse.Namespace, changes: list[str]) -> Configur
     model = model_of(arguments)
     if model is None:
         return with_changes(read(config_path(arguments)), keys)
-    from predictor.search.model_options import of_model
+    from predictor.layout_search.model_options import of_model
 
     return of_model(model, keys, arguments.system)
 
@@ -183,7 +183,7 @@ def predicted_file(path: str, system: str | None, changes: list[str]) -> StepPre
 
     if not is_of_other_tool(path):
         return predict(path, system=system, hardware=changes)
-    from predictor.search.model_options import of_model
+    from predictor.layout_search.model_options import of_model
 
     hardware = [text for text in changes if is_of_hardware(text)]
     keys = [text for text in changes if text not in hardware]

@@ -24,8 +24,8 @@ class Incomplete(str):
     __slots__ = ()
 
 
-class Unfit(str):
-    """The output of a prediction that does not fit where it was asked to: it is printed, and the exit code is 3."""
+class BrokenLimit(str):
+    """The output of a command whose limit is broken, of memory or time: it is printed, and the exit code is 3."""
 
     __slots__ = ()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from predictor.commands.config_arguments import KEY_OPTIONS, add_config, config_path, predicted
-from predictor.commands.parser import Commands, Unfit, add_command, width
+from predictor.commands.parser import BrokenLimit, Commands, add_command, width
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json
 
@@ -51,7 +51,7 @@ def is_hugectr_file(path: Path) -> bool:
 def _told(step: StepPrediction | RecommenderStep, arguments: argparse.Namespace) -> str:
     """Return a prediction as text or JSON, marked where it had to fit and does not."""
     text = as_json(step.to_dict()) if arguments.json else step.text(width())
-    return Unfit(text) if arguments.require_fit and step.fits is False else text
+    return BrokenLimit(text) if arguments.require_fit and step.fits is False else text
 
 
 def _recommender(path: Path, arguments: argparse.Namespace) -> RecommenderStep:

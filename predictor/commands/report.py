@@ -39,10 +39,10 @@ def answer(arguments: argparse.Namespace) -> str:
     if arguments.search:
         from predictor.core.plan.framework_rules import MEGATRON, rules_behind
         from predictor.core.step.memory import step_memory
-        from predictor.search.answer import search
-        from predictor.search.own_layout import layout_rank
-        from predictor.search.question import problem_around
-        from predictor.search.report.layouts import layouts
+        from predictor.layout_search.answer import search
+        from predictor.layout_search.own_layout import layout_rank
+        from predictor.layout_search.question import problem_around
+        from predictor.layout_search.report.layouts import layouts
 
         rules = rules_behind(loaded.run.framework) or MEGATRON
         problem = problem_around(loaded, rules)

@@ -173,7 +173,7 @@ def answer(arguments: argparse.Namespace) -> str:
         raise ConfigError(f"{option} is for HugeCTR configurations; {arguments.model} is none")
     import yaml
 
-    from predictor.search.interface import search
+    from predictor.layout_search.interface import search
 
     options = {name: getattr(arguments, name) for name in search.__kwdefaults__ or {}}  # an option each
     result = search(arguments.model, arguments.gpus, **options)

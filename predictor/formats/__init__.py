@@ -13,10 +13,11 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.file_lines import with_line
 from predictor.formats.folder import files_in
+from predictor.formats.format import Format
 from predictor.formats.python_source.recipes import with_function
 from predictor.formats.shell.starts import of_other_script
 from predictor.formats.source import DATA, TEXT, Source
-from predictor.formats.table import TABLE, Format, format_of, resembled
+from predictor.formats.table import TABLE, format_of, resembled
 
 __all__ = [
     "FORMATS",

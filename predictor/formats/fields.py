@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
+from predictor.formats.shell.words import as_written
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class Fields:
         value = self.values.get(key)
         if isinstance(value, dict):
             return "a mapping"
-        text = repr(value)
+        text = repr(as_written(value) if isinstance(value, str) else value)
         return text if len(text) <= 80 else f"{text[:77]}..."
 
     def get(self, key: str) -> Any:

@@ -6,8 +6,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from predictor.core.base.errors import ConfigError
+from predictor.formats.format import Format
 from predictor.formats.source import LARGEST_BYTES, Source
-from predictor.formats.table import Format, format_of
+from predictor.formats.table import format_of
 
 SUFFIXES = (".json", ".yaml", ".yml", ".toml", ".sh", ".slurm", ".sbatch", ".args", ".bash")
 

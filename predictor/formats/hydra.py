@@ -25,6 +25,8 @@ SELF = "_self_"
 OVERRIDE = re.compile(r"(?:\+{0,2}([A-Za-z_][\w./@-]*)=(.*)|~([A-Za-z_][\w.]*)(?:=.*)?)", re.DOTALL)
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)
 _ENTRY = re.compile(r"(?:(?:optional|override)\s+)*([^@\s]+)(?:@(\S+))?")
+# A text that a substitution holds: worker=$(cat <<EOF … EOF).
+_SUBSTITUTED = re.compile(r"\$\(\s*cat\s+<<-?\s*[\"']?(\w+)[\"']?\n(.*?)^\s*\1\s*$", re.DOTALL | re.MULTILINE)
 _EXTENSION = re.compile(r"\.ya?ml$")
 
 
@@ -134,18 +136,21 @@ class Invocation:
         program: its file or module.
         flags: arguments with dashes, by name; empty text where none has a value.
         overrides: as they are written.
+        launcher: arguments in front of it, such as those of torchrun.
     """
 
     program: str
     flags: dict[str, str] = field(default_factory=dict)
     overrides: list[str] = field(default_factory=list)
+    launcher: dict[str, str] = field(default_factory=dict)
 
 
 def invocations(text: str, programs: re.Pattern[str]) -> list[Invocation]:
     """Return the starts of some programs in a script, also in texts that it writes; its variables are expanded."""
     script = parse(text)
     found = [_invocation(words, programs) for words in script.commands]
-    for document in script.documents:
+    documents = [*script.documents, *(inside[2] for inside in _SUBSTITUTED.finditer(text))]
+    for document in documents:
         found += invocations(document, programs) if document != text else []
     return [one for one in found if one is not None]
 
@@ -154,15 +159,25 @@ def _invocation(words: list[str], programs: re.Pattern[str]) -> Invocation | Non
     at = next((i for i, word in enumerate(words) if programs.search(word) and "=" not in word), None)
     if at is None:
         return None
-    found, flag = Invocation(words[at].strip("\"'")), ""
-    for word in words[at + 1 :]:
+    found = Invocation(words[at].strip("\"'"))
+    _take(words[:at], found.launcher, [])
+    _take(words[at + 1 :], found.flags, found.overrides)
+    return found
+
+
+def _take(words: list[str], flags: dict[str, str], overrides: list[str]) -> None:
+    """Take the arguments among words: those with dashes, and overrides."""
+    flag = ""
+    for word in words:
         if word.startswith("--"):
             flag, _, value = word[2:].partition("=")
             flag = flag.replace("_", "-")
-            found.flags[flag] = value
+            flags[flag] = value.strip("'\"")
         elif OVERRIDE.fullmatch(word.lstrip("'\"")):
-            found.overrides.append(word.strip("'\""))
+            overrides.append(word.strip("'\""))
             flag = ""
-        elif flag and (not found.flags[flag] or not word.startswith(UNKNOWN)):
-            found.flags[flag] = f"{found.flags[flag]} {word}".strip()
-    return found
+        elif re.match(r"-[A-Za-z]", word):
+            flag = word[1:]
+            flags[flag] = ""
+        elif flag and (not flags[flag] or not word.startswith(UNKNOWN)):
+            flags[flag] = f"{flags[flag]} {word}".strip()

@@ -37,6 +37,9 @@ _COSTLESS = re.compile(
     r"inference|infer|generation|predict|save|saving|hub|push|lr|learning|warmup|ckpt|profil\w*|debug|preprocess\w*|"
     r"dataset|dataloader|tokenizer|early_stopping|report)(?:_|\.|$)"
 )
+_COSTLESS_END = re.compile(
+    r"(?:^|_)(?:port|host|url|uri|path|dir|folder|file|name|id|interval|timeout|seed|token|tags?|freq)$"
+)
 _VALUES = re.compile(r"bf16|fp16|fp8|fp32|float\d+|bfloat16|int8|int4|nf4|zero-?\d|fsdp|adam\w*", re.IGNORECASE)
 OFF = (None, False, "", "no", "none", "None", "null", "false", "False", 0)
 
@@ -46,10 +49,11 @@ def speaks_of_cost(key: str, value: object) -> bool:
 
     Only what is on does: of a size, a batch, parallelism, a precision, recomputation, a schedule or overlap.
     """
-    if isinstance(value, float | str | bool | int | None) and value in OFF:
+    if _is_off(value):
         return False
-    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key.rpartition(".")[2]).replace("-", "_").lower()
-    if _COSTLESS.match(name) or _COSTLESS.match(key.lower()):
+    path = [re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", part).replace("-", "_").lower() for part in key.split(".")]
+    name = path[-1]
+    if any(map(_COSTLESS.match, path)) or _COSTLESS_END.search(name):
         return False
     return any(_COST.fullmatch(word) for word in name.split("_")) or (
         isinstance(value, str) and _VALUES.fullmatch(value) is not None
@@ -110,7 +114,7 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
                     holder.broken(holder.error(key, known.refused[full]))
             elif full in read:
                 continue
-            elif known.is_irrelevant(full):
+            elif known.is_irrelevant(full) or value in ([], {}):
                 passed.append(holder.written(key))
             elif speaks_of_cost(full, value) or _is_slip(full, known.read) or READING.get().strict:
                 usual = sorted({*known.irrelevant, *known.refused, *known.noted, *known.read, *holder.used, *read})

@@ -21,6 +21,8 @@ from predictor.core.schema.input_kind import (
 )
 from predictor.formats.format import Format, not_read
 from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
+from predictor.formats.table_nvidia import NEMO, REINFORCEMENT
+from predictor.formats.table_pytorch import PYTORCH
 from predictor.formats.telling import Telling, by_text
 
 EXAMPLES = Path(__file__).parent / "examples"
@@ -46,9 +48,11 @@ def _is_gpt_neox(source: Source) -> bool:
 
 
 def _starts_trainer(source: Source) -> bool:
-    from predictor.formats.trainer.scripts import TELLING
+    from predictor.formats.trainer.scripts import NAMING, TELLING
 
-    return TELLING.search(source.text) is not None
+    if TELLING.search(source.text) is not None:
+        return True
+    return NAMING.search(source.text) is not None and not _has_megatron_arguments(source)
 
 
 def _has_megatron_arguments(source: Source) -> bool:
@@ -57,15 +61,23 @@ def _has_megatron_arguments(source: Source) -> bool:
     return TELLING.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
-BRIDGE_SECTIONS = (
-    "model",
-    "train",
-    "ddp",
-    "optimizer",
-    "scheduler",
-    "mixed_precision",
-    "comm_overlap",
-    "tokenizer",
+# Keys that sections of others do not have, though others call theirs model, train and optimizer too.
+BRIDGE_KEYS = (
+    "comm_overlap.tp_comm_overlap",
+    "ddp.grad_reduce_in_fp32",
+    "ddp.overlap_grad_reduce",
+    "ddp.use_distributed_optimizer",
+    "mixed_precision.grad_reduce_in_fp32",
+    "model.pipeline_model_parallel_size",
+    "model.tensor_model_parallel_size",
+    "optimizer.use_distributed_optimizer",
+    "train.global_batch_size",
+    "train.micro_batch_size",
+    "train.train_iters",
+)
+
+TORCHTITAN_COMMAND = re.compile(
+    r"(?:torchtitan[./]train|run_train\.sh)\b(?:[^\n]|\\\n)*--\w+|CONFIG_FILE=\S+[^\n]*run_train\.sh"
 )
 
 TABLE = (
@@ -121,34 +133,21 @@ TABLE = (
     Format(
         "LLaMA-Factory YAML",
         "LLaMA-Factory",
-        (Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),),
+        (
+            Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),
+            Telling(all_of=("model",), one_of=("train_dataset", "dist_config", "peft_config.name"), none_of=("data",)),
+        ),
         "trainer.llama_factory",
         ("num_gpus",),
-        versions="0.8 to 0.9",
+        versions="0.8 to 0.9, and its version 1",
         documented="src/llamafactory/hparams",
         example="llama_factory.yaml",
     ),
-    not_read(
-        "LLaMA-Factory 1", Telling(all_of=("train_dataset",), one_of=("dist_config", "cutoff_len", "micro_batch_size"))
-    ),
-    not_read(
-        "verl",
-        Telling(all_of=("actor_rollout_ref",), one_of=("data", "trainer", "critic", "algorithm")),
-        by_text(r"_target_:\s*verl\b|\bverl\.trainer\."),
-    ),
+    *REINFORCEMENT,
+    *NEMO,
     not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
     not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
-    Format(
-        "nanotron YAML",
-        "nanotron",
-        (Telling((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),
-        "nanotron",
-        ("num_gpus",),
-        versions="0.3 to 0.5",
-        documented="src/nanotron/config/config.py",
-        example="nanotron.yaml",
-    ),
-    not_read("NeMo RL", Telling(all_of=("policy", "cluster"), one_of=("grpo", "dpo", "sft", "rm", "distillation"))),
+    *PYTORCH,
     Format(
         "Hugging Face Trainer arguments",
         "a Hugging Face Trainer",
@@ -171,6 +170,7 @@ TABLE = (
         versions="transformers 4.30 to 5.24",
         documented="src/transformers/trainer_callback.py",
         example="trainer_state.json",
+        rank=1,
     ),
     Format(
         "PEFT adapter_config.json",
@@ -192,43 +192,20 @@ TABLE = (
         documented="src/accelerate/commands/launch.py",
         example="hugging_face_trainer.sh",
     ),
+    Format(
+        "Hugging Face Trainer program",
+        "a Hugging Face Trainer",
+        (
+            by_text(r"\b(?:SFTConfig|(?<!class )(?:Seq2Seq)?TrainingArguments|HfArgumentParser|TrlParser)\(", PYTHON),
+            by_text(r"\b(?:SFT|DPO|GRPO|KTO|ORPO|CPO|PPO|RLOO|Reward)Trainer\(", PYTHON),
+        ),
+        "trainer.program",
+        ("num_gpus",),
+        versions="transformers 4.30 to 5.24, TRL 0.8 to 1.16",
+        documented="src/transformers/training_args.py",
+        example="hugging_face_trainer.py.txt",
+    ),
     not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
-    Format(
-        "torchtune YAML",
-        "torchtune",
-        (Telling((YAML,), pattern=re.compile(r"_component_:\s*[\"']?torchtune\b")),),
-        "torchtune.reader",
-        ("num_gpus",),
-        versions="0.3 to 0.7",
-        documented="docs/source/deep_dives/configs.rst",
-        example="torchtune.yaml",
-    ),
-    not_read("litgpt", by_text(r"class_path:\s*litgpt\b")),
-    not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
-    Format(
-        "NeMo 2 recipe",
-        "NeMo 2",
-        (
-            by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
-            by_text(r"\bnemo_run\b|\bfrom nemo\.collections import .*\bllm\b|\bnemo\.collections\.llm\b", PYTHON),
-        ),
-        "nemo.recipe",
-        ("function", "num_gpus"),
-        versions="2.0 to 2.4",
-        documented="nemo/collections/llm/recipes/README.md",
-    ),
-    Format(
-        "NeMo AutoModel YAML",
-        "NeMo AutoModel",
-        (
-            by_text(r"_target_:\s*nemo_automodel\b", YAML),
-            Telling((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
-        ),
-        "nemo.automodel",
-        ("num_gpus",),
-        versions="0.1 to 0.7",
-        documented="docs/guides/llm/finetune.md",
-    ),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
@@ -276,21 +253,6 @@ TABLE = (
         documented="docs/llm-trainer.md",
     ),
     Format(
-        "NeMo YAML",
-        "NeMo 1",
-        (
-            Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
-            Telling((YAML,), all_of=("training.trainer", "training.model")),
-            Telling((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
-            by_text(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
-        ),
-        "nemo.megatron_gpt",
-        ("num_gpus",),
-        versions="1.2x",
-        documented="examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
-        example="nemo_1.yaml",
-    ),
-    Format(
         "accelerate configuration",
         "Hugging Face accelerate",
         (
@@ -310,7 +272,8 @@ TABLE = (
         "Megatron-Bridge recipe",
         "Megatron-Bridge",
         (
-            Telling((YAML,), one_of=BRIDGE_SECTIONS, at_least=2),
+            by_text(r"_target_:\s*megatron\.bridge\b", YAML),
+            Telling((YAML,), one_of=BRIDGE_KEYS, at_least=2),
             by_text(r"megatron\.bridge|\bConfigContainer\b", PYTHON),
         ),
         "megatron_bridge.reader",
@@ -340,6 +303,16 @@ TABLE = (
         example="torchtitan.toml",
     ),
     Format(
+        "torchtitan command line",
+        "torchtitan",
+        (Telling((TEXT,), pattern=TORCHTITAN_COMMAND),),
+        "torchtitan.command",
+        ("num_gpus",),
+        versions="0.1 to 0.3",
+        documented="torchtitan/config/manager.py",
+        example="torchtitan.sh",
+    ),
+    Format(
         "Megatron-LM arguments",
         "Megatron-LM",
         (Telling((TEXT, YAML, JSON, TOML), test=_has_megatron_arguments),),
@@ -359,6 +332,10 @@ def format_of(source: Source) -> Format | None:
 
 def resembled(source: Source) -> tuple[str, list[str]] | None:
     """Return the format that a file's keys resemble most, with the keys that it has of those that tell it."""
-    held = {known.name: sorted(k for way in known.telling for k in way.names() if source.has(k)) for known in TABLE}
+    held = {
+        known.name: sorted({key for way in known.telling if source.syntax in way.syntaxes for key in way.names()})
+        for known in TABLE
+    }
+    held = {name: [key for key in keys if source.has(key)] for name, keys in held.items()}
     name = max(held, key=lambda name: len(held[name]))
-    return (name, held[name]) if held[name] else None
+    return (name, held[name]) if len(held[name]) > 1 else None

@@ -11,7 +11,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import whole
 from predictor.core.costs.work import STEP_PRECISIONS
-from predictor.core.predict.inputs import plain
+from predictor.core.predict.inputs import file_values
 from predictor.recommender.hugectr.reading import HugeCtrConfig, parse_hugectr, read_hugectr
 from predictor.recommender.hugectr.sections import LARGEST_BATCH, LARGEST_GPUS
 from predictor.recommender.hugectr.to_run import Options
@@ -72,7 +72,7 @@ def opened(config: str | PathLike[str] | Mapping[str, Any]) -> tuple[str, HugeCt
         MissingKeyError: a required clause or key is missing.
     """
     if isinstance(config, Mapping):
-        return "configuration", parse_hugectr(plain(config)), Path.cwd()
+        return "configuration", parse_hugectr(file_values(config)), Path.cwd()
     if not isinstance(config, str | PathLike):
         raise ConfigError(
             f"config is {config!r}; expected the path of a HugeCTR configuration, or a mapping of its clauses"

@@ -17,8 +17,8 @@ from predictor.core.predict.prediction import StepPrediction, predict
 from predictor.core.schema.finding import published
 from predictor.core.schema.input_kind import is_of_trainer
 from predictor.core.schema.presets import find_preset, preset_names, spelled
-from predictor.search.interface import search
-from predictor.search.model_options import of_model
+from predictor.layout_search.interface import search
+from predictor.layout_search.model_options import of_model
 
 MOST_COMPARED = 16
 MOST_CHANGES = 64

@@ -37,8 +37,8 @@ from microbench.provenance import Closed
 from microbench.rows import DeviceState, Measurement, Status, interquartile_range
 from predictor.core.costs.operator import Direction, Shape
 
-STEADY_CALLS = 3
-STEADY_WITHIN = 0.1
+SETTLED_CALLS = 3
+SETTLED_WITHIN = 0.1
 NOTCH = 1.57
 FLUSH_TIMES_CACHE = 1.25
 LEAST_GPU_FLUSH_BYTES = 256_000_000
@@ -193,7 +193,7 @@ class Timed:
         self._call = build()
         deadline = self._clock.seconds() + self._policy.warmup_ms / 1e3
         self._repeat()
-        while not _steady(self._samples) and self._clock.seconds() < deadline:
+        while not _has_settled(self._samples) and self._clock.seconds() < deadline:
             self._repeat()
         for samples in self._samples.values():
             samples.forget_times()
@@ -217,11 +217,11 @@ class Timed:
         return lambda: torch.autograd.grad(outputs, inputs, self._gradients, retain_graph=True)
 
 
-def _steady(samples: dict[Direction, Samples]) -> bool:
+def _has_settled(samples: dict[Direction, Samples]) -> bool:
     """Return whether the last repetitions agree."""
     per_direction = [taken.best_us for taken in samples.values()]
-    totals = [sum(times) for times in zip(*per_direction, strict=False)][-STEADY_CALLS:]
-    return len(totals) == STEADY_CALLS and max(totals) <= min(totals) * (1.0 + STEADY_WITHIN)
+    totals = [sum(times) for times in zip(*per_direction, strict=False)][-SETTLED_CALLS:]
+    return len(totals) == SETTLED_CALLS and max(totals) <= min(totals) * (1.0 + SETTLED_WITHIN)
 
 
 def take_turns(calls: Sequence[Timed]) -> Iterator[Timed]:

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.step.fit import Fit, fit_of
 from predictor.core.step.memory import GIB
+from predictor.core.step.memory_verdict import MemoryVerdict, memory_verdict
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
-from predictor.search.footprint import Footprints
-from predictor.search.question import SearchProblem, SearchQuestion, search_problem
-from predictor.search.rank import described, plans, rank
-from predictor.search.space import Degrees, Plan
-from predictor.search.stages import Pipelines
-from predictor.search.timer import Timer
+from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
+from predictor.layout_search.rank import described, plans, rank
+from predictor.layout_search.space import Degrees, Plan
+from predictor.layout_search.stages import Pipelines
+from predictor.layout_search.timer import Timer
 
 FILE = Path(__file__).with_suffix(".yaml")
 LIMIT = 0.05
@@ -64,8 +64,8 @@ class Compared:
     @property
     def agrees(self) -> bool:
         """Return whether the published layout is one of the search's, may fit and is near its winner."""
-        fit = fit_of(self.published_gib * GIB, self.memory_gib)
-        return self.is_searched and self.slower <= LIMIT and fit is not Fit.DOES_NOT_FIT
+        verdict = memory_verdict(self.published_gib * GIB, self.memory_gib)
+        return self.is_searched and self.slower <= LIMIT and verdict is not MemoryVerdict.DOES_NOT_FIT
 
 
 def is_explained(row: dict[str, Any], found: Compared) -> bool:

@@ -14,8 +14,8 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from predictor.core.base.errors import ConfigError, PublishedError
-from predictor.core.step.fit import fit_on, fits_of
 from predictor.core.step.memory import step_memory
+from predictor.core.step.memory_verdict import fits_in_memory, memory_verdict_on
 from predictor.evidence.published.tables import published_tables
 from predictor.evidence.verification.measured import Compared, MeasuredStep
 from tests.accuracy.compare_steps import compare
@@ -100,8 +100,8 @@ def row_of(step: MeasuredStep) -> Row:
     """Predict a step; errors as ``compare``."""
     compared = compare(step)
     stages = step_memory(compared.prediction.tasks)
-    fit = fit_on(max(stage.total for stage in stages), compared.system)
-    return Row(compared, step.peak_of(stages), fits_of(fit))
+    verdict = memory_verdict_on(max(stage.total for stage in stages), compared.system)
+    return Row(compared, step.peak_of(stages), fits_in_memory(verdict))
 
 
 def _judged_steps(steps: Iterable[MeasuredStep]) -> Iterator[MeasuredStep]:

@@ -24,14 +24,13 @@ MOST_OPERATOR_MAPE = 8.0
 MOST_UNSEEN_TOPOLOGY_MAPE = 4.0
 COVERAGE = (86.0, 94.0)
 LEAST_LARGEST_COVERAGE = 85.0
-# Tables of every kind of kernel that are fitted in seconds: streams, products, attention, the optimizer, collectives;
-# some lose rows to the gate, or all.
+# Tables that are fitted in seconds: streams, products, the optimizer, collectives; some lose rows to the gate, or all.
 FEW = {
     "Perlmutter": (
         *("ScaledUpperTriangMaskedSoftmax", "embedding", "layernorm", "parallel_cross_entropy_128", "softmax"),
-        *("optimizer", "p2p"),
+        "optimizer",
     ),
-    "Vista": ("bmm", "embedding", "flash_atten", "layernorm", "allgather_large", "p2p"),
+    "Vista": ("bmm", "embedding", "layernorm", "allgather_large", "p2p"),
 }
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from predictor.core.base.errors import ConfigError, PublishedError
 from predictor.core.plan.loading import prepare
-from predictor.core.step.fit import MEMORY_ERROR, Fit, fit_on
 from predictor.core.step.memory import GIB, step_memory
+from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict, memory_verdict_on
 from predictor.core.workload.transformer_step import transformer_step
 from predictor.evidence.published.tables import published_tables
 
@@ -56,7 +56,7 @@ class Fullest(NamedTuple):
     groups: tuple[str, ...]
     predicted: float
     limit: float | None
-    fit: Fit | None
+    fit: MemoryVerdict | None
     peak: float | None
     predicted_peak: float
 
@@ -78,7 +78,7 @@ def fullest_gpus(folder: Path) -> tuple[Fullest, ...]:
                 groups=tuple(step.groups),
                 predicted=fullest / GIB,
                 limit=limit.value if limit else None,
-                fit=fit_on(fullest, loaded.system),
+                fit=memory_verdict_on(fullest, loaded.system),
                 peak=step.peak_gib,
                 predicted_peak=step.peak_of(stages),
             )
@@ -89,7 +89,7 @@ def fullest_gpus(folder: Path) -> tuple[Fullest, ...]:
 def test_no_published_step_is_refused(truth: Path) -> None:
     rows = fullest_gpus(truth)
     assert rows
-    assert {row.name for row in rows if row.fit is Fit.DOES_NOT_FIT} <= set(REFUSED)
+    assert {row.name for row in rows if row.fit is MemoryVerdict.DOES_NOT_FIT} <= set(REFUSED)
     above = {row.name: row.predicted for row in rows if row.limit is not None and row.predicted > row.limit}
     assert set(above) <= set(ABOVE_THE_LIMIT) | set(REFUSED), above
 

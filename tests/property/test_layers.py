@@ -36,7 +36,7 @@ from predictor.core.workload.run_choices import (
 )
 from predictor.core.workload.software import Framework
 from predictor.core.workload.switches import Ffn, Loss, Positions
-from predictor.core.workload.transformer import BESIDE_A_LAYER, Transformer
+from predictor.core.workload.transformer import OUTSIDE_A_LAYER, Transformer
 from predictor.core.workload.vision import Vision
 from tests.unit.core.workload.test_token_mixers import run_of
 from tests.unit.examples import model_of
@@ -84,7 +84,7 @@ def test_rows_of_a_block_depend_on_the_sizes_of_a_layer_alone(name: str) -> None
     ours = model(name)
     run = run_of(ours, 2 if ours.splits_layers else 1)
     changes = others_beside_a_layer(ours)
-    assert changes.keys() == BESIDE_A_LAYER
+    assert changes.keys() == OUTSIDE_A_LAYER
     for field, change in changes.items():
         other = replace(ours, **change)
         assert getattr(other, field) != getattr(ours, field)
@@ -97,7 +97,7 @@ def test_rows_of_a_block_depend_on_the_sizes_of_a_layer_alone(name: str) -> None
 
 def test_every_other_field_of_a_model_is_in_the_key_of_its_layers() -> None:
     ours = model(preset_names()[0])
-    others = [field.name for field in fields(Architecture) if field.name not in BESIDE_A_LAYER]
+    others = [field.name for field in fields(Architecture) if field.name not in OUTSIDE_A_LAYER]
     value: Any = object()
     for name in others:
         other = replace(ours, **{name: value})

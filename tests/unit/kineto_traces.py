@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 PUBLIC = Path(__file__).resolve().parents[3] / "shared" / "traces"
+LARGE_BYTES = 1_000_000
 PID, STREAM = 4711, 7
 EVALUATE = "autograd::engine::evaluate_function: AddmmBackward0"
 Event = dict[str, Any]
@@ -22,6 +23,13 @@ def public_trace(name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"no {name} in {PUBLIC}")
     return path
+
+
+def recorded_traces() -> list[Any]:
+    """Return a parameter for each public trace, large ones thorough; none where they are absent, which skips a test."""
+    paths = sorted(path for path in PUBLIC.glob("*.json.gz") if "chakra" not in path.name)
+    large = {path: pytest.mark.thorough for path in paths if path.stat().st_size > LARGE_BYTES}
+    return [pytest.param(path, id=path.name, marks=large.get(path, ())) for path in paths]
 
 
 def event(

@@ -27,7 +27,7 @@ CORE: dict[str, set[str]] = {
 }
 # Wings import the core, and these wings.
 WINGS: dict[str, set[str]] = {
-    "search": set(),
+    "layout_search": set(),
     "formats": set(),
     "recommender": set(),
     "replay": set(),

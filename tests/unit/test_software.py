@@ -11,10 +11,10 @@ import pytest
 from predictor import compare, predict, search
 from predictor.__main__ import main
 from predictor.core.base.bundled import EXAMPLES_FOLDER
-from predictor.core.schema.software import PLAIN, with_software
+from predictor.core.schema.software import SECTION_DEFAULTS, with_software
 from predictor.core.workload.frameworks import SECTIONS, defaults_of
 from predictor.core.workload.software import LIGER, LIGER_BY_DEFAULT, Framework
-from predictor.search.model_options import of_model
+from predictor.layout_search.model_options import of_model
 from tests.unit.examples import write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +83,7 @@ def test_a_program_of_ones_own_has_nothing_that_it_does_not_say() -> None:
     assert predict(own).to_dict()["taken"] is None
     assert predict(own).step.us > 1.2 * predict(SILENT).step.us
     off = {"model": {"preset": "llama3-8b"}, "parallelism": dict(SILENT["parallelism"]), "training": {**TOKENS}}
-    for section, keys in PLAIN.items():
+    for section, keys in SECTION_DEFAULTS.items():
         off[section] = {**keys, **off[section]}
     off["training"] |= {"precision": "fp16", "framework": "pytorch"}
     assert predict({"system": "H100", **off}).step == predict(own).step
@@ -151,7 +151,7 @@ def test_the_table_of_the_documentation_is_the_code() -> None:
         usual = [defaults_of(name).section(section, normalization="rms_norm") for name in shown]
         for key in SECTIONS[section]:
             if any(key in keys for keys in usual):
-                plain = PLAIN[section].get(key, "bf16")
+                plain = SECTION_DEFAULTS[section].get(key, "bf16")
                 values = [str("none" if (v := keys.get(key, plain)) is None else v).lower() for keys in usual]
                 rows.append(f"| `{section}.{key}` | {' | '.join(values)} |")
     head = f"| key | {' | '.join(f'`{name}`' for name in shown)} |"
@@ -168,7 +168,9 @@ def test_the_table_of_the_documentation_is_the_code() -> None:
         defaults = defaults_of(framework, stage)
         keys = {**defaults.section("model", "rms_norm"), **defaults.section("parallelism")}
         keys |= defaults.section("training")
-        plain = {key: value for section in PLAIN.values() for key, value in section.items()} | {"precision": "bf16"}
+        plain = {key: value for section in SECTION_DEFAULTS.values() for key, value in section.items()} | {
+            "precision": "bf16"
+        }
         said = [f"`{key}: {str(value).lower()}`" for key, value in keys.items() if value != plain[key]]
         where = f"`{framework}`" + (f", `zero_stage: {stage}`" if stage else "")
         rows.append(f"| {where} | {', '.join(said)} |")

@@ -7,9 +7,9 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from predictor.search.answer import configuration_of
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import plans
+from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.rank import plans
 
 MODELS = (
     *("llama3-8b", "llama3.1-405b", "gpt3-175b", "mistral-7b", "nemotron-4-15b", "nemotron-h-8b"),

@@ -27,7 +27,7 @@ from hugectr.solver import SolverParser
 # After one rank's error, how long the others may take to answer; then they wait for the failed one, in vain.
 WORKER = "hugectr.rank_worker"
 MAKE = "make"
-CLOSED = "the session is closed; make a new one"
+SESSION_CLOSED = "the session is closed; make a new one"
 GRACE_S = 5.0
 CLOSE_S = 10.0
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -128,7 +128,7 @@ class ChildRanks:
             RankError: a rank ended.
         """
         if not self._end.alive:
-            raise RankError(CLOSED)
+            raise RankError(SESSION_CLOSED)
         return self._ask(self._children, {"call": method, "args": args, "kwargs": kwargs})[0]
 
     def close(self) -> None:

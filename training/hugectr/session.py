@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hugectr.exceptions import HugeCtrError
 from hugectr.launchers import check_engine, check_ranks, launched
 from hugectr.preconditions import check_data, check_oversubscription, check_writable, file_name
-from hugectr.ranks import CLOSED, ChildRanks
+from hugectr.ranks import SESSION_CLOSED, ChildRanks
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
 
@@ -41,7 +41,7 @@ class OwnRank:
             HugeCtrError: what the engine raised, or that the session is closed.
         """
         if self._engine is None:
-            raise HugeCtrError(CLOSED)
+            raise HugeCtrError(SESSION_CLOSED)
         return getattr(self._engine, method)(*args)
 
     def close(self) -> None:

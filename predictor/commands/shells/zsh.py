@@ -30,7 +30,7 @@ if [[ $funcstack[1] == _%(program)s ]]; then %(function)s "$@"; else compdef %(f
 """
 
 
-def _plain(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return help without what _arguments and _describe read as their own."""
     return text.replace("[", "(").replace("]", ")").replace(":", " -")
 
@@ -45,7 +45,7 @@ def _taken(values: Sequence[str], only_values: bool) -> str:
 def _specification(option: Option, flag: str) -> str:
     # the repeatable form: whether an option may stand twice is the parser's to say
     taken = f":value:{_taken(option.values, option.only_values)}" if option.takes_value else ""
-    return quote(f"*{flag}[{_plain(option.text)}]{taken}")
+    return quote(f"*{flag}[{_escaped(option.text)}]{taken}")
 
 
 def _case(command: Command, pattern: str) -> str:
@@ -56,7 +56,7 @@ def _case(command: Command, pattern: str) -> str:
 
 def script(program: str, commands: Sequence[Command]) -> str:
     """Return the script; a first word that is no command is a configuration of predict."""
-    names = [f"    {quote(f'{command.name}:{_plain(command.text)}')}" for command in commands]
+    names = [f"    {quote(f'{command.name}:{_escaped(command.text)}')}" for command in commands]
     cases = [_case(command, command.name) for command in commands if command.name != "predict"]
     cases += [_case(command, "*") for command in commands if command.name == "predict"]
     return TEMPLATE % {

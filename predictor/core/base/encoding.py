@@ -5,7 +5,7 @@ from __future__ import annotations
 ASCII = str.maketrans({"×": "x", "–": "-", "·": "*", "µ": "u", "…": "...", "«": '"', "»": '"', "−": "-"})
 
 
-def fit_encoding(text: str, encoding: str | None) -> str:
+def encodable(text: str, encoding: str | None) -> str:
     """Return text with the characters of an output's encoding only."""
     try:
         text.encode(encoding or "ascii")

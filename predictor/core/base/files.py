@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def built_beside(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces ``path`` at the end, or is removed if writing failed."""
     building = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -21,7 +21,7 @@ def built_beside(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def folder_built_beside(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces ``path`` at the end, or is removed if writing failed.
 
     Folders cannot be exchanged in one call everywhere: an earlier folder is moved aside for the moment between two
@@ -59,7 +59,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     if place.exists() and not place.is_file():
         place.write_bytes(data)
         return
-    with built_beside(place) as building:
+    with atomic_file(place) as building:
         with building.open("wb") as stream:
             stream.write(data)
             stream.flush()

@@ -58,7 +58,7 @@ def _around_core(model: Architecture, kind: LayerKind, call: LayerCall) -> Aroun
         return Around([], [])
     if kind.mixer.is_attention:
         around = Around(around.before, around.behind + extras(model, call))
-    if (beside := model.beside(kind.mixer)) is not None:
+    if (beside := model.parallel_mixer(kind.mixer)) is not None:
         around = Around(around.before, around.behind + beside.rows(call, kernels, biases=False).before)
     return around
 

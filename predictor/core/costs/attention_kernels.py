@@ -62,7 +62,7 @@ def _length_and_width(operator: Operator, shape: Shape) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class AttentionRegressor:
-    """Times one direction of attention in whichever implementation is asked for.
+    """Times one direction of attention in whichever implementation is named for.
 
     Attributes:
         regressor: of the direction itself, or of the forward pass.
@@ -94,18 +94,18 @@ class AttentionRegressor:
 
     def _in_16_bits(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one call in the step's precision."""
-        name = self._asked(operator)
+        name = self._implementation(operator)
         if name in self.others:
             return self.others[name]._in_16_bits(in_kernel(operator, name), direction, shape)
         cost = self.regressor.answer(operator, self._direction(direction), shape)
         if name == self.measured and not self.from_forward:
             return cost
-        own, asked = self._rates(name)
+        own, named = self._rates(name)
         length, width = _length_and_width(operator, shape)
-        factor = at_length(asked.forward, length) / at_length(own.forward, length)
-        error = hypot(own.log_error, asked.log_error) if asked is not own else asked.log_error
+        factor = at_length(named.forward, length) / at_length(own.forward, length)
+        error = hypot(own.log_error, named.log_error) if named is not own else named.log_error
         if direction is Direction.BACKWARD:
-            factor *= self._slowdown(asked, length)
+            factor *= self._slowdown(named, length)
             if not self.from_forward:
                 factor /= self._slowdown(own, length)
             elif width > WIDE_HEAD:
@@ -113,7 +113,7 @@ class AttentionRegressor:
                 error = hypot(error, WIDE_LOG_ERROR)
         return _scaled(cost, factor, error)
 
-    def _asked(self, operator: Operator) -> str:
+    def _implementation(self, operator: Operator) -> str:
         """Return the implementation that a run names, else the one that it has without."""
         own = kernel_rates(self.instruction).get(self.measured)
         return operator.kernel or self.unnamed or (own and own.trains_as) or self.measured
@@ -125,8 +125,8 @@ class AttentionRegressor:
             PublishedError: one of them is not known; the message lists the implementations that are.
         """
         rates = kernel_rates(self.instruction)
-        own, asked = rates.get(self.measured), rates.get(name)
-        if own is None or asked is None:
+        own, named = rates.get(self.measured), rates.get(name)
+        if own is None or named is None:
             trained = [known for known, rate in rates.items() if rate.backward is not None] or [self.measured]
             known, units = (
                 ", ".join(dict.fromkeys([*trained, *self.others])),
@@ -136,11 +136,11 @@ class AttentionRegressor:
                 f"training.attention_kernel is {name}; its rate on GPUs with {units} is not known; "
                 f"known are {known}; choose one, or leave it out"
             )
-        return own, asked
+        return own, named
 
     def _answering(self, operator: Operator) -> AttentionRegressor:
         """Return the regressor of the implementation that a run names, where that was measured; else this one."""
-        return self.others.get(self._asked(operator), self)
+        return self.others.get(self._implementation(operator), self)
 
     def changed(self, change: Callable[[Regressor], Regressor]) -> AttentionRegressor:
         """Return this with every measured regressor changed."""

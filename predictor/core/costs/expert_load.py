@@ -18,7 +18,7 @@ DRAWS = 16
 SEED = 2101
 
 
-class Load(NamedTuple):
+class ExpertLoad(NamedTuple):
     """Load of the busiest rank, as shares of all choices that tokens make.
 
     Attributes:
@@ -40,7 +40,7 @@ def _draw(random: Random, count: int, exponent: float, largest: float) -> list[f
 
 
 @lru_cache(maxsize=4096)
-def _power_law(experts: int, held: int, exponent: float, largest: float) -> Load:
+def _power_law(experts: int, held: int, exponent: float, largest: float) -> ExpertLoad:
     """Return the mean load of the busiest rank over the draws."""
     random = Random(SEED)
     sums = [0.0] * held
@@ -50,10 +50,10 @@ def _power_law(experts: int, held: int, exponent: float, largest: float) -> Load
         for place, share in enumerate(sorted(busiest, reverse=True)):
             sums[place] += share
     shares = tuple(x / DRAWS for x in sums)
-    return Load(sum(shares), shares)
+    return ExpertLoad(sum(shares), shares)
 
 
-def load_of(tokens: int, experts: int, held: int, exponent: int) -> Load:
+def busiest_rank_load(tokens: int, experts: int, held: int, exponent: int) -> ExpertLoad:
     """Return the load of the busiest of the ranks that hold ``held`` of ``experts`` each.
 
     Args:
@@ -63,6 +63,6 @@ def load_of(tokens: int, experts: int, held: int, exponent: int) -> Load:
         exponent: of the power law, times EXPONENT_UNIT; 0: every expert has the same load.
     """
     if not exponent:
-        return Load(held / experts, (1.0 / experts,) * held)
+        return ExpertLoad(held / experts, (1.0 / experts,) * held)
     largest = max(2.0, LARGEST_SHARE * 2.0 ** round(log2(max(tokens, 1))))
     return _power_law(experts, held, exponent / EXPONENT_UNIT, largest)

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from predictor.core.costs.collectives import COLLECTIVES, DEEPEP, SHARDED
 from predictor.core.costs.folder import RegressorFiles
-from predictor.core.costs.links import GRAPH_LAUNCH_US, MESSAGE, RING, SENT_DIRECTLY, LinkRegressor, LinkUse, link_use
+from predictor.core.costs.links import (
+    DIRECT_COLLECTIVES,
+    GRAPH_LAUNCH_US,
+    MESSAGE,
+    RING,
+    LinkRegressor,
+    LinkUse,
+    link_use,
+)
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.regressors import DirectionRegressor, Regressor
 from predictor.core.costs.stand_ins import Call
@@ -53,7 +61,7 @@ def _by_links(
     collective: Operator, hardware: System, files: RegressorFiles, donor: Donors, in_graphs: bool
 ) -> LinkRegressor | None:
     """Return the regressor of a collective by its bytes; None where the links were not measured."""
-    bytes_as = MESSAGE if collective.name in SENT_DIRECTLY else RING
+    bytes_as = MESSAGE if collective.name in DIRECT_COLLECTIVES else RING
     steps_as = MESSAGE if collective.name == MESSAGE else RING
     inside, between, steps_inside, steps_between = (
         _link_use(role, name, files, donor) for name in (bytes_as, steps_as) for role in ("intra_node", "inter_node")

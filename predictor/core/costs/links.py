@@ -23,7 +23,7 @@ RING, MESSAGE = "all_reduce", "point_to_point"
 # Launch of a collective inside a CUDA graph, without a host. Source: NCCL, src/graph/tuning.cc, base latency
 # of rings, protocol Simple.
 GRAPH_LAUNCH_US = 8.4
-SENT_DIRECTLY = (MESSAGE, "all_to_all", DEEPEP)
+DIRECT_COLLECTIVES = (MESSAGE, "all_to_all", DEEPEP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class LinkRegressor:
             us = max(us, crossing_us)
             launch_us = max(launch_us, self.steps_between.launch_us)
         per_network_hop = self.steps_between.network_hop_us
-        if operator.name not in SENT_DIRECTLY:  # direct messages are all on their way at once
+        if operator.name not in DIRECT_COLLECTIVES:  # direct messages are all on their way at once
             per_network_hop = max(per_network_hop, RING_NETWORK_HOP_US)
         around_ring = us + self.steps_inside.hop_us * hops + per_network_hop * network_hops
         over_tree = tree_us(us, nodes, gpus) if nodes > 1 and operator.name == RING else around_ring

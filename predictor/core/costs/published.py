@@ -42,9 +42,9 @@ from predictor.core.costs.folder import (
 from predictor.core.costs.gradient_products import regressors_of
 from predictor.core.costs.host_adam import HOST_ADAMS, HostAdamRegressor
 from predictor.core.costs.link_lookup import collective_regressors, half_of_all_reduce
-from predictor.core.costs.load import ALONE
 from predictor.core.costs.operator import KERNEL_MARK, Direction, Operator, Shape, as_attention_of
 from predictor.core.costs.regressors import Outside, Regressor
+from predictor.core.costs.slowdown import NO_SLOWDOWN
 from predictor.core.costs.stand_ins import LEAST_KERNEL_US, Call, bounded
 from predictor.core.costs.stream_stand_ins import DONOR, with_stream_stand_in
 from predictor.core.costs.transfer import computes, of_files
@@ -77,7 +77,7 @@ class PublishedSystem:
     Attributes:
         uncalibrated: the published system that a calibration's factors multiply; None without a calibration.
         in_graphs: collectives are launched inside CUDA graphs.
-        load: of the step whose calls are timed.
+        slowdown: of the step whose calls are timed.
         is_as_tabled: backward passes take what their tables hold, whatever gradients they were fed.
     """
 
@@ -104,7 +104,7 @@ class PublishedSystem:
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
         self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}  # at most MOST_ANSWERS, then from anew
         self.in_graphs = False
-        self.load = ALONE
+        self.slowdown = NO_SLOWDOWN
         self.is_as_tabled = False
 
     def unanswered(self, keeps_regressors: bool = True) -> PublishedSystem:
@@ -152,14 +152,14 @@ class PublishedSystem:
                 cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
             cost = self._possible(operator, direction, shape, cost)
             answer = self._answers[key] = (
-                cost if self.load is ALONE else self._under_load(operator, direction, shape, cost)
+                cost if self.slowdown is NO_SLOWDOWN else self._slowed(operator, direction, shape, cost)
             )
         return answer
 
-    def _under_load(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
+    def _slowed(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
         flops = operator.work(shape, direction, int(self.hardware.gpu.num_multiprocessors.value)).flops
         reached = flops / (cost.us * 1e6 * self.peak_of(operator)) if computes(operator) and cost.us else 0.0
-        return self.load.applied(cost, operator, direction, shape, reached)
+        return self.slowdown.applied(cost, operator, direction, shape, reached)
 
     @property
     def answered_precision(self) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.costs.variants import below_calibration, under
+from predictor.core.costs.variants import below_calibration, slowed
 
 RANK_SPREAD = 0.08 / 5.4
 
@@ -42,9 +42,9 @@ def slowest_of(system: PublishedSystem, num_gpus: int) -> PublishedSystem:
         return below_calibration(system, lambda published: slowest_of(published, num_gpus))
     said = system.hardware.gpu.rank_spread
     spread = RANK_SPREAD if said is None else said.value
-    return under(system, replace(system.load, slowest=1.0 + spread * expected_maximum(num_gpus)))
+    return slowed(system, replace(system.slowdown, slowest=1.0 + spread * expected_maximum(num_gpus)))
 
 
 def slowdown(system: PublishedSystem) -> float:
     """Return the slowest GPU's time of computing over the median's; 1 where a step does not wait for one."""
-    return slowdown(system.uncalibrated) if system.uncalibrated is not None else system.load.slowest
+    return slowdown(system.uncalibrated) if system.uncalibrated is not None else system.slowdown.slowest

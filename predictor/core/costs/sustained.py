@@ -34,10 +34,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from predictor.core.base.bundled import REGRESSORS_FOLDER
-from predictor.core.costs.load import BOUND_BY_CLOCK
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.costs.variants import under
+from predictor.core.costs.slowdown import BOUND_BY_CLOCK
+from predictor.core.costs.variants import slowed
 from predictor.core.hardware.device_sheets import sheet_named
 from predictor.core.hardware.hardware import Gpu
 from predictor.core.hardware.power import EXPONENT, clock_ratio
@@ -64,7 +64,7 @@ def full_clock(gpu: Gpu, precision: str) -> dict[str, float]:
 
 def _at_sustained_clock(system: PublishedSystem) -> PublishedSystem:
     shares = full_clock(system.hardware.gpu, system.precision)
-    return under(system, replace(system.load, full_clock=shares)) if shares else system
+    return slowed(system, replace(system.slowdown, full_clock=shares)) if shares else system
 
 
 def _unthrottled(system: PublishedSystem) -> Callable[[Operator, Direction, Shape], float] | None:
@@ -89,4 +89,4 @@ def _unthrottled(system: PublishedSystem) -> Callable[[Operator, Direction, Shap
 def in_training(system: PublishedSystem) -> PublishedSystem:
     """Return a system as it runs in a training step; unchanged where it sustains what its tables hold."""
     sustains, unthrottled = _at_sustained_clock(system), _unthrottled(system)
-    return sustains if unthrottled is None else under(sustains, replace(sustains.load, unthrottled=unthrottled))
+    return sustains if unthrottled is None else slowed(sustains, replace(sustains.slowdown, unthrottled=unthrottled))

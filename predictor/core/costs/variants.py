@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from predictor.core.costs.load import ALONE, Load
 from predictor.core.costs.published import PublishedSystem
+from predictor.core.costs.slowdown import NO_SLOWDOWN, Slowdown
 from predictor.core.hardware.hardware import Calibration
 
 
@@ -36,10 +36,10 @@ def as_tabled(system: PublishedSystem) -> PublishedSystem:
     return other
 
 
-def under(system: PublishedSystem, load: Load) -> PublishedSystem:
-    """Return a system whose computing runs under the load of a step."""
+def slowed(system: PublishedSystem, slowdown: Slowdown) -> PublishedSystem:
+    """Return a system whose computing is slowed as in a step."""
     other = system.unanswered()
-    other.load = load
+    other.slowdown = slowdown
     return other
 
 
@@ -55,7 +55,7 @@ def below_calibration(system: PublishedSystem, change: Callable[[PublishedSystem
 def with_calibration(system: PublishedSystem, calibration: Calibration) -> PublishedSystem:
     """Return a system with other factors on its published costs, with which it shares what they are computed from."""
     other = system.unanswered()
-    other.load = ALONE  # what a system changes of its costs is below the factors
+    other.slowdown = NO_SLOWDOWN  # what a system changes of its costs is below the factors
     other.hardware = system.hardware.model_copy(update={"calibration": calibration})
     other.uncalibrated = system if system.uncalibrated is None else system.uncalibrated
     return other

@@ -26,6 +26,7 @@ from predictor.core.costs.work import STEP_PRECISIONS
 from predictor.core.hardware.hardware import System
 from predictor.core.plan import short_config
 from predictor.core.plan.cluster import clustered, notes_on
+from predictor.core.plan.other_tools import other_format
 from predictor.core.plan.to_run import to_run
 from predictor.core.schema.finding import find_system, published, published_with_gpus, short_form_system
 from predictor.core.schema.foreign import readers
@@ -40,8 +41,6 @@ from predictor.core.workload.software import Framework
 
 # Files of other tools, which a configuration takes in by ``from``.
 OTHER_TOOLS = (".json", ".toml", ".sh", ".slurm", ".py")
-# Keys of a configuration of our own, in either form, that no other tool's YAML has.
-OWN_KEYS = frozenset({"system", "from", "gpu_name", "operator_data_folder", "nccl_data_folder", "training_config"})
 OVERLAPS = ("overlap_gradient_reduction", "overlap_parameter_gather", "overlap_tensor_parallel")
 PRECISIONS = ("bf16", "fp16", "fp32")  # of a run that says none, the first in which its system answers
 # Precisions with the same element size and matrix peak, in which kernels run at the same rate.
@@ -282,18 +281,6 @@ def _not_our_own(path: Path, tool: str) -> ConfigError:
         f"{path} is of another tool ({tool}): predict --model {path.name} --system NAME, or take from it in a "
         f"configuration, with from: {path.name} beside its own system and whatever the file does not say"
     )
-
-
-def other_format(path: Path, content: dict[str, Any]) -> str | None:
-    """Return the format of a YAML file of another tool; None of a configuration of our own, in any form.
-
-    Raises:
-        ConfigError: it is of a tool that is not read.
-    """
-    is_own = content.keys() <= {*RunConfig.model_fields, "from"} or bool(OWN_KEYS & content.keys())
-    if is_own or not path.is_file() or is_of_trainer(content):
-        return None
-    return readers().of_configuration(path)
 
 
 def _gpus_per_node(name: str, base: Path) -> int:

@@ -11,7 +11,8 @@ import yaml
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.plan.loading import OTHER_TOOLS, on_nodes_of, other_format, read_config
+from predictor.core.plan.loading import OTHER_TOOLS, on_nodes_of, read_config
+from predictor.core.plan.other_tools import other_format
 from predictor.core.schema.foreign import readers
 from predictor.core.schema.inherited_keys import NOTHING, OwnKeys, completed, file_of
 from predictor.core.schema.input_kind import HUB, HUGECTR, TRAINERS, is_model_id, part_of_file
@@ -165,7 +166,7 @@ def _with_model(
     Raises:
         ConfigError: they do not.
     """
-    if not isinstance(content.get("model"), dict):
+    if not {"num_layers", "preset"} & (content.get("model") or {}).keys():
         raise ConfigError(
             f"{name} says no model; name a file that does beside it (a Hugging Face config.json, Megatron-LM "
             f"arguments), as in predict config.json {Path(name).name}, or put it into a configuration with from: [...]"

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import read_valid
 from predictor.core.predict.prediction import StepPrediction
-from predictor.core.step.fit import MEMORY_ERROR, MOST_RETRIES
+from predictor.core.step.memory_verdict import MEMORY_ERROR, MOST_RETRIES
 
 FORMAT = "estimate-train-time/check/1"
 NEARLY_FULL = (

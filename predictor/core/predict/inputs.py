@@ -34,12 +34,12 @@ Config = str | PathLike[str] | Mapping[str, Any] | Configuration
 Hardware = Mapping[str, float | str] | Sequence[str]
 
 
-def plain(value: Any) -> Any:
+def file_values(value: Any) -> Any:
     """Return nested mappings, sequences and paths as the dictionaries, lists and strings of a file."""
     if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
+        return {key: file_values(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [file_values(inner) for inner in value]
     return fspath(value) if isinstance(value, PathLike) else value
 
 
@@ -54,7 +54,7 @@ def read(config: Config) -> Configuration:
     if isinstance(config, Configuration):
         return config
     if isinstance(config, Mapping):
-        return Configuration("configuration", plain(config), Path.cwd())
+        return Configuration("configuration", file_values(config), Path.cwd())
     if not isinstance(config, str | PathLike):
         raise ConfigError(f"config is {config!r}; expected the path of a configuration file, or a mapping of its keys")
     content, base = read_config(fspath(config))

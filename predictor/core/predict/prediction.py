@@ -13,8 +13,8 @@ from predictor.core.report import json_document
 from predictor.core.report.budget import Bill, prediction_bill
 from predictor.core.step import breakdown
 from predictor.core.step.breakdown import Answer
-from predictor.core.step.fit import Fit, fit_on, fits_of
 from predictor.core.step.memory import GIB, step_memory
+from predictor.core.step.memory_verdict import MemoryVerdict, fits_in_memory, memory_verdict_on
 from predictor.core.step.prediction import Prediction
 from predictor.core.step.prediction import predict as predict_step
 from predictor.core.workload.run import TrainingRun
@@ -85,14 +85,14 @@ class StepPrediction:
         return max(memory.total for memory in step_memory(self.prediction.tasks)) / GIB
 
     @property
-    def fit(self) -> Fit | None:
+    def fit(self) -> MemoryVerdict | None:
         """Return whether every stage fits, may not, or does not; None where the GPU's memory is not known."""
-        return fit_on(self.memory_gib * GIB, self.loaded.system)
+        return memory_verdict_on(self.memory_gib * GIB, self.loaded.system)
 
     @property
     def fits(self) -> bool | None:
         """Return whether every stage fits; None where that cannot be told, or the GPU's memory is not known."""
-        return fits_of(self.fit)
+        return fits_in_memory(self.fit)
 
     @property
     def answers(self) -> tuple[Answer, ...]:

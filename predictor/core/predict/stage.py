@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.breakdown import StageParts, stage_parts
-from predictor.core.step.fit import Fit, fit_on, fits_of
 from predictor.core.step.memory import GIB, StageMemory, step_memory
+from predictor.core.step.memory_verdict import MemoryVerdict, fits_in_memory, memory_verdict_on
 from predictor.core.step.prediction import Prediction
 
 
@@ -29,12 +29,12 @@ class PredictedStage:
     parameters_per_gpu: int
     parts: StageParts
     memory: StageMemory
-    fit: Fit | None
+    fit: MemoryVerdict | None
 
     @property
     def fits(self) -> bool | None:
         """Return whether it fits; None where that cannot be told, or the GPU's memory is not known."""
-        return fits_of(self.fit)
+        return fits_in_memory(self.fit)
 
     @property
     def memory_gib(self) -> float:
@@ -52,7 +52,7 @@ def predicted_stages(prediction: Prediction, system: PublishedSystem) -> tuple[P
             parameters_per_gpu=stage.parameters,
             parts=parts,
             memory=memory,
-            fit=fit_on(memory.total, system),
+            fit=memory_verdict_on(memory.total, system),
         )
         for index, (stage, parts, memory) in enumerate(stages)
     )

@@ -13,12 +13,12 @@ from predictor.core.report import json_document
 from predictor.core.report.stage_table import LABELS
 from predictor.core.report.text import wrapped
 from predictor.core.step.breakdown import StageParts, answers, source_shares, stage_parts
-from predictor.core.step.fit import Fit, fit_on
 from predictor.core.step.memory import GIB, step_memory
+from predictor.core.step.memory_verdict import MemoryVerdict, memory_verdict_on
 from predictor.core.step.prediction import Prediction
 
 FORMAT = "estimate-train-time/comparison/1"
-FITS = {None: "", Fit.FITS: "yes", Fit.MAY_NOT_FIT: "may not", Fit.DOES_NOT_FIT: "NO"}
+VERDICTS = {None: "", MemoryVerdict.FITS: "yes", MemoryVerdict.MAY_NOT_FIT: "may not", MemoryVerdict.DOES_NOT_FIT: "NO"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
         ("tokens/s", [f"{p.tokens_per_second:,.0f}" for p in predictions]),
         ("MFU", [f"{p.mfu:.1%}" for p in predictions]),
         ("memory of the fullest GPU, GiB", [f"{row.memory / GIB:.1f}" for row in compared]),
-        ("fits", [FITS[fit_on(row.memory, row.loaded.system)] for row in compared]),
+        ("fits", [VERDICTS[memory_verdict_on(row.memory, row.loaded.system)] for row in compared]),
     ]
     critical = [row.critical for row in compared]
     for name in LABELS:

@@ -19,9 +19,15 @@ from predictor.core.report.layout_notes import straddling_notes
 from predictor.core.report.not_modelled import not_modelled_entry
 from predictor.core.report.slowest import slowest_rank
 from predictor.core.step.breakdown import BY_BYTES, Answer, answers, stage_parts
-from predictor.core.step.fit import MEMORY_ERROR, MOST_RETRIES, Fit, fit_on, fits_of
 from predictor.core.step.highest_mfu import mfu_entry
 from predictor.core.step.memory import GIB, StageMemory, step_memory
+from predictor.core.step.memory_verdict import (
+    MEMORY_ERROR,
+    MOST_RETRIES,
+    MemoryVerdict,
+    fits_in_memory,
+    memory_verdict_on,
+)
 from predictor.core.step.prediction import Prediction
 from predictor.core.workload.run import TrainingRun
 
@@ -135,21 +141,21 @@ def fullest_stage(prediction: Prediction) -> tuple[int, StageMemory]:
     return max(enumerate(step_memory(prediction.tasks)), key=lambda numbered: numbered[1].total)
 
 
-def fit(prediction: Prediction, system: PublishedSystem) -> Fit | None:
+def fullest_verdict(prediction: Prediction, system: PublishedSystem) -> MemoryVerdict | None:
     """Return whether every stage fits; None where the GPU's memory is not known."""
-    return fit_on(fullest_stage(prediction)[1].total, system)
+    return memory_verdict_on(fullest_stage(prediction)[1].total, system)
 
 
 def _memory_notes(prediction: Prediction, system: PublishedSystem) -> list[str]:
     """Return a note where the run does not fit into the memory of a GPU, or may not."""
     limit = system.hardware.gpu.memory_gib
     _, fullest = fullest_stage(prediction)
-    verdict = fit_on(fullest.total, system)
-    if limit is None or verdict is Fit.FITS:
+    verdict = memory_verdict_on(fullest.total, system)
+    if limit is None or verdict is MemoryVerdict.FITS:
         return []
     size = fullest.total / GIB
     needed = f"a GPU would need {size:.1f} GiB and has {limit.value:.1f} GiB"
-    if verdict is Fit.DOES_NOT_FIT:
+    if verdict is MemoryVerdict.DOES_NOT_FIT:
         return [f"Does not fit: {needed}, {size - limit.value:.1f} GiB too little."]
     slower = f"A full GPU is slower, by up to {MOST_RETRIES:.0%} in one published run: PyTorch retries allocations."
     return [f"May not fit: {needed}; measured peaks are met within {MEMORY_ERROR:.0%}. {slower}"]
@@ -252,7 +258,7 @@ def count_by_source(answered: Sequence[Answer]) -> dict[str, int]:
 
 def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
     """Return one GPU's memory in GiB."""
-    limit, verdict = system.hardware.gpu.memory_gib, fit_on(memory.total, system)
+    limit, verdict = system.hardware.gpu.memory_gib, memory_verdict_on(memory.total, system)
     parts = {f"{name}_gib": size / GIB for name, size in asdict(memory).items()}
     return {
         **parts,
@@ -260,7 +266,7 @@ def _memory(memory: StageMemory, system: PublishedSystem) -> dict[str, Any]:
         "reserved_gib": memory.reserved / GIB,
         "total_gib": memory.total / GIB,
         "available_gib": None if limit is None else limit.value,
-        "fits": fits_of(verdict),
+        "fits": fits_in_memory(verdict),
         "fit": verdict,
     }
 

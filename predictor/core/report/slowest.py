@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from predictor.core.costs.calibration import component_of
-from predictor.core.costs.load import COMPUTING
 from predictor.core.costs.published import PublishedSystem
+from predictor.core.costs.slowdown import COMPUTING
 from predictor.core.costs.slowest import slowdown
 from predictor.core.step.prediction import Prediction
 

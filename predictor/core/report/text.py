@@ -12,7 +12,7 @@ from predictor.core.costs.published import CARD, PublishedSystem
 from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import prediction_bill
 from predictor.core.report.goodput import Goodput
-from predictor.core.report.json_document import fit, notes
+from predictor.core.report.json_document import fullest_verdict, notes
 from predictor.core.report.not_modelled import conditions_note, not_modelled_note
 from predictor.core.report.slowest import slowest_rank
 from predictor.core.report.stage_table import stage_table
@@ -20,9 +20,9 @@ from predictor.core.schema.finding import others_with
 from predictor.core.schema.sections import NO_BUDGET
 from predictor.core.step.breakdown import BY_BYTES, Answer, StageParts, answers, source_shares, stage_parts
 from predictor.core.step.composition import StepTime
-from predictor.core.step.fit import Fit, fit_on
 from predictor.core.step.highest_mfu import mfu_note
 from predictor.core.step.memory import GIB, StageMemory, step_memory
+from predictor.core.step.memory_verdict import MemoryVerdict, memory_verdict_on
 from predictor.core.step.prediction import Prediction
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.layout import Layout
@@ -34,7 +34,12 @@ TITLE = "Step time  "
 # Longer lists of operators are cut; --json has all.
 LISTED = 12
 SMALLEST_LISTED = 0.0005
-VERDICTS = {None: "", Fit.FITS: ": fits", Fit.MAY_NOT_FIT: ": MAY NOT FIT", Fit.DOES_NOT_FIT: ": DOES NOT FIT"}
+VERDICTS = {
+    None: "",
+    MemoryVerdict.FITS: ": fits",
+    MemoryVerdict.MAY_NOT_FIT: ": MAY NOT FIT",
+    MemoryVerdict.DOES_NOT_FIT: ": DOES NOT FIT",
+}
 
 
 def _count(value: float) -> str:
@@ -104,10 +109,10 @@ def _memory(prediction: Prediction, system: PublishedSystem) -> str:
     needed = step_memory(prediction.tasks)
     stage = max(range(len(needed)), key=lambda i: needed[i].total)
     where = f" on stage {stage}" if len(needed) > 1 else ""
-    return memory_text(needed[stage], system, where, fit_on(needed[stage].total, system))
+    return memory_text(needed[stage], system, where, memory_verdict_on(needed[stage].total, system))
 
 
-def memory_text(memory: StageMemory, system: PublishedSystem, where: str, verdict: Fit | None) -> str:
+def memory_text(memory: StageMemory, system: PublishedSystem, where: str, verdict: MemoryVerdict | None) -> str:
     """Return the memory of one GPU beside its capacity, and what it holds; ``where`` is said behind the capacity."""
     limit = system.hardware.gpu.memory_gib
     of = "" if limit is None else f" of {limit.value:.1f} GiB"
@@ -283,7 +288,7 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
     below += [f"Note: {note}" for note in notes(prediction, loaded, answered)]
     table = ["", "Where the step goes", *stages]
     titled = {name: f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items()}
-    doubtful = fit(prediction, loaded.system) in (Fit.MAY_NOT_FIT, Fit.DOES_NOT_FIT)
+    doubtful = fullest_verdict(prediction, loaded.system) in (MemoryVerdict.MAY_NOT_FIT, MemoryVerdict.DOES_NOT_FIT)
     first = [titled.pop("Memory"), ""] if doubtful else []
     indented = [" " * len(TITLE) + sentence for sentence in headline(prediction, loaded)]
     first += [titled.pop("Step time"), *indented, *([] if doubtful else [""])]

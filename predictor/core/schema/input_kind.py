@@ -40,6 +40,8 @@ def is_llm_trainer(content: Mapping[str, Any]) -> bool:
         return False
     model, data = content.get("model"), content.get("data")
     has_sizes = isinstance(model, Mapping) and bool(LLM_TRAINER_SIZES & model.keys())
+    if isinstance(model, Mapping) and "model_name" in model:  # of Oumi, whose sections have the same names
+        return False
     return has_sizes or (isinstance(data, Mapping) and content.keys() <= LLM_TRAINER_SECTIONS)
 
 

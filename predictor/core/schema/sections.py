@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, ValidationError
@@ -18,11 +19,18 @@ from predictor.core.workload.run_choices import Conditions
 from predictor.core.workload.training_keys import TrainingKeys
 
 
-class TrainingSection(Section, TrainingKeys):  # type: ignore[misc]  # sections are frozen by their configuration
+@dataclass(frozen=True, kw_only=True)
+class BatchKeys:
+    """Batch of a step: one of both. A run has the micro-batches that follow."""
+
+    num_micro_batches: Annotated[Count | None, Field(description="micro-batches per step and replica")] = None
+    global_batch_size: Annotated[Count | None, Field(description="samples per step; or give num_micro_batches")] = None
+
+
+# Inherited keys come in the order of the last base first: a message names those of the batch beside micro_batch_size.
+class TrainingSection(Section, TrainingKeys, BatchKeys):  # type: ignore[misc]  # frozen by its configuration
     """One step."""
 
-    num_micro_batches: Count | None = Field(default=None, description="micro-batches per step and replica")
-    global_batch_size: Count | None = Field(default=None, description="samples per step; or give num_micro_batches")
     document_tokens: Count | None = Field(
         default=None, description="mean tokens of the documents packed into a sample; attention stays inside one"
     )

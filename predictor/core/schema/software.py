@@ -55,7 +55,7 @@ def _word(value: Any) -> Any:
 
 
 # Nothing fused, nothing overlapped: the defaults of the sections themselves, and all that ``pytorch`` means.
-PLAIN: dict[str, dict[str, Any]] = {
+SECTION_DEFAULTS: dict[str, dict[str, Any]] = {
     name: {key: _word(section_of(name).model_fields[key].default) for key in keys if key != PRECISION}
     for name, keys in SECTIONS.items()
 }
@@ -66,7 +66,7 @@ def said_in_full(content: dict[str, Any]) -> dict[str, Any]:
 
     Which attention runs follows from the software that it names, and from the GPU.
     """
-    own = {**PLAIN, "training": {**PLAIN["training"], "framework": str(Framework.PYTORCH)}}
+    own = {**SECTION_DEFAULTS, "training": {**SECTION_DEFAULTS["training"], "framework": str(Framework.PYTORCH)}}
     sections = {name: merged(keys, content.get(name) or {}) for name, keys in own.items()}
     if "attention_kernel" not in (content.get("training") or {}):
         del sections["training"]["attention_kernel"]
@@ -102,7 +102,7 @@ def _switches(
     if not has_own:  # elsewhere all libraries run the kernel that a system has
         usual["training"].pop("attention_kernel", None)
     if framework is Framework.PYTORCH:
-        usual = {name: dict(keys) for name, keys in PLAIN.items()}
+        usual = {name: dict(keys) for name, keys in SECTION_DEFAULTS.items()}
     if not model.get("rotary_fraction", 1.0) or model.get("positions", ROTARY) != ROTARY:
         usual["model"].pop("fused_rope", None)
     parallelism, splits = usual["parallelism"], (layout.get("tensor_parallel_size") or 1) != 1
@@ -146,6 +146,6 @@ def with_software(
         f"{name}.{key}": value
         for name in SECTIONS
         for key, value in usual[name].items()
-        if key not in sections[name] and key != "framework" and value != PLAIN[name].get(key)
+        if key not in sections[name] and key != "framework" and value != SECTION_DEFAULTS[name].get(key)
     }
     return whole, Taken(framework, named is not None, keys) if keys else None

@@ -8,7 +8,7 @@ from predictor.core.costs.low_precision import peak_tflop_per_s
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.composition import StepTime, step_in
 from predictor.core.step.discrepancy import Discrepancy, discrepancy, operators_deviation
-from predictor.core.step.fit import retries_on
+from predictor.core.step.memory_verdict import retries_on
 from predictor.core.workload.low_precision import product_precision
 from predictor.core.workload.measured_kernels import on_system
 from predictor.core.workload.run import TrainingRun

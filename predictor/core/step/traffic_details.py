@@ -33,7 +33,7 @@ def traffic_details(tasks: Iterable[tuple[Task, float]]) -> Details:
     return {"collectives": dict(calls), "sent_bytes": round(size_bytes)} if calls else {}
 
 
-def _beside(chunk: ChunkTasks, step_pass: str, part: Part) -> Details:
+def _overlapped(chunk: ChunkTasks, step_pass: str, part: Part) -> Details:
     """Return what the traffic of a kind sends beside a pass of one micro-batch, hidden or not."""
     return traffic_details(
         (task, count)
@@ -76,7 +76,7 @@ def with_traffic(spans: Iterable[Span], step: StepTasks, part_names: Mapping[Par
             chunk, step_pass = int(str(span.details["chunk"])), str(span.details["pass"])
             key = (span.rank, chunk, step_pass, span.name)
             if key not in known:
-                known[key] = _beside(step.stages[span.rank].chunks[chunk], step_pass, parts[span.name])
+                known[key] = _overlapped(step.stages[span.rank].chunks[chunk], step_pass, parts[span.name])
             details = known[key]
         elif span.stream == Stream.REDUCTION:
             details = _at_end(step.stages[span.rank].end, span.name)

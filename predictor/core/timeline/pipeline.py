@@ -75,7 +75,7 @@ def _leaving(schedule: Schedule, orders: Sequence[Sequence[Slot]]) -> dict[int, 
     leaving: dict[int, int] = {}
     first = 0
     for stage, order in enumerate(orders):
-        later = schedule.sent_later(order, stage, len(orders))
+        later = schedule.delayed_sends(order, stage, len(orders))
         leaving |= {first + at: first + with_ for at, with_ in later.items()}
         first += len(order)
     return leaving

@@ -20,7 +20,7 @@ from predictor.core.timeline.schedules import BACKWARD, FORWARD, Schedule, Slot
 Event = tuple[int, int, int]
 Round = tuple[Event, ...]
 NOTHING = 0
-# Steps with fewer micro-batches than this many times those of a short step (``_steady``) are ordered in one round.
+# Steps with fewer micro-batches than so many short steps (``_extrapolated``) are ordered in one round.
 WORTH_REPEATING = 3
 
 
@@ -53,7 +53,7 @@ def _rounds(
     waiting: dict[int, int] = {}
     position = [0] * num_stages
     limits = [len(slots) for slots in orders]
-    later = [schedule.sent_later(slots, stage, num_stages) for stage, slots in enumerate(orders)]
+    later = [schedule.delayed_sends(slots, stage, num_stages) for stage, slots in enumerate(orders)]
     together = [frozenset(held.values()) for held in later]
     pending: list[list[int]] = [[] for _ in orders]
     rounds: list[Round] = []
@@ -126,7 +126,7 @@ def _repeated(rounds: Sequence[Round]) -> list[tuple[Round, int]]:
     return [(events, len(list(equal))) for events, equal in groupby(rounds)]
 
 
-def _steady(
+def _extrapolated(
     schedule: Schedule, num_stages: int, num_micro_batches: int, num_chunks: int
 ) -> list[tuple[Round, int]] | None:
     """Return the rounds of a long step by extrapolation from two short steps; None where these show no steady state.
@@ -161,7 +161,7 @@ def waiting_order(schedule: Schedule, num_stages: int, num_micro_batches: int, n
     """Return all slots of all stages, each after the slots that it waits for; only receivers wait for messages."""
     rounds = None
     if schedule.has_steady_state:
-        rounds = _steady(schedule, num_stages, num_micro_batches, num_chunks)
+        rounds = _extrapolated(schedule, num_stages, num_micro_batches, num_chunks)
     if rounds is None:
         orders = slot_orders(schedule, num_stages, num_micro_batches, num_chunks)
         rounds = [(events, 1) for events in _rounds(schedule, orders, num_micro_batches, num_chunks, len(orders[0]))]

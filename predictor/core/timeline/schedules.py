@@ -78,7 +78,7 @@ class Schedule:
         turns = self.v_shaped and chunk % 2
         return num_stages - 1 - along if turns else along, chunk
 
-    def sent_later(self, slots: Sequence[Slot], stage: int, num_stages: int) -> dict[int, int]:
+    def delayed_sends(self, slots: Sequence[Slot], stage: int, num_stages: int) -> dict[int, int]:
         """Return the slots whose results leave with those of a later slot, each with that slot; by their positions.
 
         The turning stage does not pair its first: its other chunk waits for it (dualpipev.py, "to further reduce

@@ -33,7 +33,7 @@ from predictor.core.workload.tasks import Part
 SCATTER_CHUNKS = 4
 # A product beside a scatter is launched for the multiprocessors that the scatter's 16 leave (set_sm_margin): of 132 on
 # Hopper; of 108 to 152 on others, a difference of 3 %.
-BESIDE_SCATTER = 132 / (132 - 16)
+SM_MARGIN_SLOWDOWN = 132 / (132 - 16)
 
 
 class Sum(NamedTuple):
@@ -183,7 +183,7 @@ def _in_chunks(rows: list[Row], sums: list[Row], count: float, settings: TensorP
     if not sums:
         return rows
     ranks = settings.group.ranks
-    chunks, factor = (ranks, 1.0) if settings.by_compiler else (SCATTER_CHUNKS, BESIDE_SCATTER)
+    chunks, factor = (ranks, 1.0) if settings.by_compiler else (SCATTER_CHUNKS, SM_MARGIN_SLOWDOWN)
     rows = [_chunked(row, ranks) if _is_split_product(row, Split.COLUMN) else row for row in rows]
     rows = [_chunked(row, chunks, factor) if _is_split_product(row, Split.ROW) else row for row in rows]
     gathers, scatters = _split_kinds(sums)
@@ -194,7 +194,7 @@ def _in_chunks(rows: list[Row], sums: list[Row], count: float, settings: TensorP
     return rows + waiting + left + arriving + leaving
 
 
-def _beside_products(
+def _hidden_behind_products(
     rows: list[Row], sums: list[Row], again: list[Row], count: float, settings: TensorParallel
 ) -> list[Row]:
     """Return the sums of a backward pass, in turn or beside products that do not wait for them.
@@ -273,7 +273,7 @@ def with_sums(rows: list[Row], call: LayerCall, sums: Sequence[Sum], settings: T
     rows = _in_chunks(rows, forward, counts[0], settings) if settings.in_chunks else rows + forward
     rows += _sums_of_parts(sums, call, settings)
     if settings.overlaps or settings.in_chunks:
-        backward = _beside_products(rows, backward, again, counts[1], settings)
+        backward = _hidden_behind_products(rows, backward, again, counts[1], settings)
     else:
         backward = backward + again
     return rows + backward + routed

@@ -134,7 +134,7 @@ class Architecture(ModelKeys):
             self.sliding_window or chooses or beside or self.vision or set(self.layer_types) - {Mixer.FULL, Mixer.NONE}
         )
 
-    def beside(self, mixer: Mixer) -> Mamba2 | None:
+    def parallel_mixer(self, mixer: Mixer) -> Mamba2 | None:
         """Return what runs beside a layer's attention."""
         return self.mamba2 if self.mamba2_beside_attention and mixer.is_attention else None
 

@@ -90,7 +90,9 @@ def with_host_gradients(run: TrainingRun, parameters: RankParameters, backward: 
         for name in ("gradients_from_host", "gradients_to_host")
         for copy in host_copy(name, moved, run.pinned_offload)
     ]
-    return _beside(backward, copies) if run.pinned_offload else PassTasks(backward.tasks + copies, backward.overlaps)
+    return (
+        _overlapped(backward, copies) if run.pinned_offload else PassTasks(backward.tasks + copies, backward.overlaps)
+    )
 
 
 def offloaded_share(run: TrainingRun, layers: int) -> float:
@@ -98,7 +100,7 @@ def offloaded_share(run: TrainingRun, layers: int) -> float:
     return min(1.0, run.offload_activation_layers / layers) if layers else 0.0
 
 
-def _beside(step_pass: PassTasks, copies: list[Task]) -> PassTasks:
+def _overlapped(step_pass: PassTasks, copies: list[Task]) -> PassTasks:
     """Return a pass with copies beside what it computes."""
     behind = [task for task in step_pass.tasks if task.part not in TRAFFIC]
     return PassTasks(step_pass.tasks, [Overlap(copies, behind, own_link=True), *step_pass.overlaps])
@@ -132,7 +134,7 @@ def with_offloading(
     if not moved:
         return forward, backward, memory
     return (
-        _beside(forward, host_copy("activations_to_host", moved)),
-        _beside(backward, host_copy("activations_from_host", moved)),
+        _overlapped(forward, host_copy("activations_to_host", moved)),
+        _overlapped(backward, host_copy("activations_from_host", moved)),
         memory._replace(kept=memory.kept - moved, working=memory.working + on_gpu),
     )

@@ -7,7 +7,7 @@ from dataclasses import fields
 from predictor.core.workload.transformer import Transformer
 
 # Fields of a plain model, which such code looks at one by one.
-PLAIN = frozenset(
+BASIC_FIELDS = frozenset(
     {
         *("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "sequence_length", "vocab_size"),
         *("num_key_value_heads", "head_width", "activation", "sliding_window", "sliding_window_layers"),
@@ -22,5 +22,7 @@ PLAIN = frozenset(
 def special_features(model: Transformer) -> list[str]:
     """Return the fields that a plain model does not have and this one does."""
     return [
-        field.name for field in fields(model) if field.name not in PLAIN and getattr(model, field.name) != field.default
+        field.name
+        for field in fields(model)
+        if field.name not in BASIC_FIELDS and getattr(model, field.name) != field.default
     ]

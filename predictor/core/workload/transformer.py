@@ -33,7 +33,7 @@ __all__ = [
 
 ONE_RANK = Layout(1, 1, 1, gpus_per_node=1)
 # Fields that say which layers a model has, and what stands before and behind them: a layer is the same for all of them.
-BESIDE_A_LAYER = frozenset(
+OUTSIDE_A_LAYER = frozenset(
     {
         *("num_layers", "vocab_size", "num_position_embeddings", "embedding_norm", "final_norm", "positions"),
         *("lm_head_bias", "lm_head_transform", "num_mtp_layers", "encoder", "vision", "tied_embeddings", "loss"),
@@ -44,7 +44,7 @@ AT_THE_ENDS = attrgetter(
     *("vocab_size", "num_position_embeddings", "embedding_norm", "final_norm", "positions", "lm_head_bias"),
     *("lm_head_transform", "num_mtp_layers", "encoder", "tied_embeddings", "loss"),
 )
-IN_A_LAYER = attrgetter(*(field.name for field in fields(Architecture) if field.name not in BESIDE_A_LAYER))
+IN_A_LAYER = attrgetter(*(field.name for field in fields(Architecture) if field.name not in OUTSIDE_A_LAYER))
 
 
 @dataclass(frozen=True)  # no slots: what follows from the sizes is computed once

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from predictor.core.base.bundled import REGRESSORS_FOLDER
 from predictor.core.base.errors import ConfigError
-from predictor.core.base.files import folder_built_beside, write_whole
+from predictor.core.base.files import atomic_folder, write_whole
 from predictor.core.costs.folder import CARD, HARDWARE, MANIFEST, MANIFEST_FORMAT
 from predictor.core.hardware.hardware import System
 from predictor.evidence.calibration.answer import Calibrated
@@ -71,7 +71,7 @@ def publish(calibrated: Calibrated, out: Path) -> list[Path]:
     manifest = json.dumps({"format": MANIFEST_FORMAT, "files": digests}, indent=1) + "\n"
     place = out.resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
-    with folder_built_beside(place) as building:
+    with atomic_folder(place) as building:
         for name, content in {**files, MANIFEST: manifest.encode()}.items():
             write_whole(building / name, content)
     return [out / name for name in (HARDWARE, CARD, MANIFEST)]

@@ -20,7 +20,7 @@ from predictor.replay.files.record_model import RecordModel
 
 FILE = "reference.json"
 # A run is disturbed from here on: calls that agree within 10 % are steady to the timing policy of measurements too
-# (profiling/microbench/timing.py, STEADY_WITHIN), and operators are measured to a few percent.
+# (profiling/microbench/timing.py, SETTLED_WITHIN), and operators are measured to a few percent.
 MOST_DRIFT = 1.1
 TIMEOUT_S = 300.0
 

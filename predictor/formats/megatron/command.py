@@ -229,10 +229,16 @@ def _split(words: list[str], script: Script) -> tuple[list[str], str, list[str]]
 
 
 def _is_left_out(word: str, script: Script) -> bool:
-    """Return whether a word is a variable of whole arguments that the script does not set, after recording it."""
-    name = shown(word).strip("{}")
-    is_one = word.startswith(UNKNOWN) and word.endswith(UNKNOWN) and word.count(UNKNOWN) == 2
-    if not is_one or not OF_ARGUMENTS.fullmatch(name) or name.partition("[")[0] in script.conditional:
+    """Return whether a word is a variable of whole arguments that the script does not set, after recording it.
+
+    What a condition may put into one is checked by itself.
+    """
+    name = shown(word).strip("{}").partition("[")[0]
+    if not (word.startswith(UNKNOWN) and word.endswith(UNKNOWN) and word.count(UNKNOWN) == 2):
+        return False
+    if name in script.conditional:
+        return all(first.startswith("--") for first in script.conditional[name][:1])
+    if not OF_ARGUMENTS.fullmatch(name):
         return False
     script.guesses[name] = ""
     return True

@@ -23,6 +23,7 @@ RENAMED = {
     "moe-expert-parallel-size": "expert-model-parallel-size",
     "moe-train-capacity-factor": "moe-expert-capacity-factor",
     "checkpoint-num-layers": "activations-checkpoint-num-layers",
+    "num-key-value-heads": "num-query-groups",
     "pad-vocab-size-to": "padded-vocab-size",
     "pipe-parallel-size": "pipeline-model-parallel-size",  # this one and the other of the releases of 2020
     "topk": "moe-router-topk",
@@ -42,6 +43,8 @@ def prepare(options: Options) -> None:
     """Bring arguments of Megatron-DeepSpeed into Megatron-LM's words; one expert is none."""
     options.rename(RENAMED)
     values = dict(options.values)
+    if options.names.get("num-query-groups"):  # as it was renamed, heads share keys and values
+        values["group-query-attention"] = True
     if str(values.get("normalization")).lower() in NORMS:
         values["normalization"] = NORMS[str(values["normalization"]).lower()]
     flash = [key for key in FLASH if values.pop(key, False)]

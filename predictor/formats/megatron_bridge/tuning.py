@@ -97,15 +97,15 @@ def fine_tuning(fields: dict[str, Any], model: dict[str, Any], where: str, notes
     dropout = peft.fields.get("dropout")
     if isinstance(dropout, int | float) and dropout > 0:
         switches["dropout"] = float(dropout)
-    found = _present([TARGETS[name] for name in named], model)
+    found = present([TARGETS[name] for name in named], model)
     if len(found) < len(named):
         absent = ", ".join(name for name in named if TARGETS[name] not in found)
         notes.append(f"{where}: peft.target_modules: the model has no {absent}, so no adapters there")
     return {"lora": {"rank": rank, "targets": found, **switches}}
 
 
-def _present(targets: list[str], model: dict[str, Any]) -> list[str]:
-    """Return the targets that a model has, as Megatron-Bridge passes over the others; all where it is not known."""
+def present(targets: list[str], model: dict[str, Any]) -> list[str]:
+    """Return the targets that a model has, as Megatron-Bridge and PEFT pass over others; all where it is not known."""
     shape = preset(model["preset"]) | model if "preset" in model else model
     if "num_layers" not in shape:
         return targets

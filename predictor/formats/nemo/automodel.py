@@ -20,7 +20,7 @@ from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
-from predictor.formats.torchtitan.reader import LOOPED, SCHEDULES
+from predictor.formats.torchtitan.layout import LOOPED, SCHEDULES, V_SHAPED
 
 FORMAT = "NeMo AutoModel YAML"
 KEYS = "nemo_automodel"
@@ -245,9 +245,10 @@ class _Run:
             return {}
         name, local = part.text("pp_schedule", "1f1b"), training["micro_batch_size"]
         schedule = SCHEDULES.get(name.lower())
+        has_chunks = schedule in LOOPED
         micro = part.whole("pp_microbatch_size", 1)
-        if schedule is None:
-            raise part.error("pp_schedule", f"only {', '.join(SCHEDULES)} are modelled")
+        if schedule is None or schedule in V_SHAPED:
+            raise part.error("pp_schedule", "only 1f1b, gpipe, interleaved1f1b and loopedbfs are modelled")
         if local % micro:
             raise part.error("pp_microbatch_size", f"it must divide step_scheduler.local_batch_size, {local}")
         total = training.pop("global_batch_size", None)
@@ -264,8 +265,8 @@ class _Run:
                 "pipeline is drained between rounds"
             )
         each = part.optional_whole("layers_per_stage")
-        if schedule not in LOOPED or each is None or "preset" not in model:
-            return {"schedule": schedule} | ({"virtual_pipeline_parallel_size": 2} if schedule in LOOPED else {})
+        if not has_chunks or each is None or "preset" not in model:
+            return {"schedule": schedule} | ({"virtual_pipeline_parallel_size": 2} if has_chunks else {})
         stages = ceil(int(preset(model["preset"])["num_layers"]) / each)
         chunks = ceil(stages / pp) if part.get("round_virtual_stages_to_pp_multiple") != "down" else stages // pp
         return {"schedule": schedule, "virtual_pipeline_parallel_size": max(1, chunks)}

@@ -41,7 +41,8 @@ COMMON: dict[str, Any] = {
     "optim": OPTIMIZER,
 }
 REDUCED = {"grad_reduce_in_fp32": True, "overlap_grad_reduce": True, "overlap_param_gather": True}
-PRETRAINED = merged(COMMON, {"trainer": {"strategy": {"ddp": REDUCED}}})
+SHARDED = {"data_parallel_sharding_strategy": "optim_grads_params"}  # of Megatron's FSDP alone
+PRETRAINED = merged(COMMON, {"trainer": {"strategy": {"ddp": {**REDUCED, **SHARDED}}}})
 TUNED = "set_primary_perf_configs"
 PARTS = ("trainer", "model", "data", "optim", "peft")
 IGNORED = ("name", "dir", "fn", "resume_path", "wandb", "log", "performance_mode", "peft_scheme", "packed_sequence")
@@ -163,7 +164,7 @@ def _tuned(recipe: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
         strategy["virtual_pipeline_model_parallel_size"] = None
     tp = tree.get("tp_size")
     strategy["sequence_parallel"] = type(tp) is int and tp > 1
-    strategy |= {"fsdp": "megatron"} if tree.get("use_mcore_fsdp") is True else {}
+    strategy |= {"fsdp": "megatron", "ddp": SHARDED} if tree.get("use_mcore_fsdp") is True else {}
     config: dict[str, Any] = {"cross_entropy_fusion_impl": "te", "enable_cuda_graph": tree.get("enable_cuda_graphs")}
     layers = tree.get("recompute_layers") or 0
     if layers:

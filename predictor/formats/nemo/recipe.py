@@ -136,7 +136,9 @@ class _Recipe:
         """Return a recipe's settings by the sections that Megatron-Bridge has for them."""
         layout = {key: value for key, value in self.strategy.items() if LAYOUT.fullmatch(key)}
         own = {key: value for key, value in self.config.items() if not key.startswith("_")}
-        sizes = {} if preset_of_class(self.config.get(KIND, "")) else self.defaults
+        sizes = {} if preset_of_class(self.config.get(KIND, "")) else dict(self.defaults)
+        if sizes.get("activation_func") == "lambda" and self.config.get(KIND, "").startswith("NemotronH"):
+            sizes["activation_func"] = "squared_relu"  # a lambda of torch.pow(F.relu(x), 2) in its class
         ddp = self.strategy.get("ddp")
         ddp = {key: value for key, value in ddp.items() if key != KIND} if isinstance(ddp, dict) else {}
         optimizer = part(self.tree, "optim", "config")
@@ -155,7 +157,7 @@ class _Recipe:
     def kernels(self) -> dict[str, Any]:
         """Return the kernels that the model's class chooses, and a callback for its experts."""
         kind = self.config.get(KIND, "")
-        found = {"apply_rope_fusion": FUSED_ROPE.match(kind) is not None}
+        found: dict[str, Any] = {"apply_rope_fusion": FUSED_ROPE.match(kind) is not None}
         found |= {"share_embeddings_and_output_weights": False} if UNTIED.match(kind) else {}
         found |= {key: value for key, value in self.defaults.items() if KERNELS.fullmatch(key)}
         if DEEP_EP in self.callbacks():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.core.schema.merging import merged
+from predictor.formats.python_source.calls import ADDED
 from predictor.formats.python_source.module import Class, Function
 from predictor.formats.python_source.values import External, Method, Record, Unknown, is_open
 
@@ -63,7 +64,16 @@ def part(tree: Any, *names: str) -> dict[str, Any]:
 
 def laid(under: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """Return an object's keys over those that it started from."""
-    return merged(under, _set_keys(over))
+    return _added(merged(under, _set_keys(over)))
+
+
+def _added(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return keys whose lists have what code added to them."""
+    keys = {key: _added(value) if isinstance(value, dict) else value for key, value in tree.items()}
+    for key in [key for key in keys if key.endswith(ADDED)]:
+        name = key.removesuffix(ADDED)
+        keys[name] = [*(keys.get(name) or []), *keys.pop(key)]
+    return keys
 
 
 def _set_keys(tree: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ _METHODS: dict[type, tuple[str, ...]] = {
     set: ("add", "copy"),
 }
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict, "tuple": tuple}
+# What is added to a list that an object from elsewhere has stands under its name with this ending.
+ADDS, ADDED = ("append", "extend"), ".append"
 _COPIES = ("copy.deepcopy", "copy.copy", "dataclasses.replace")
 
 
@@ -108,6 +110,10 @@ def _method(method: Method, arguments: list[Any], keywords: dict[str, Any], node
     of, name = method.of, method.name
     if isinstance(of, Record):
         return Record(f"{of.kind}.{name}", dict(keywords), list(arguments), scope.module.where(node), of)
+    if isinstance(of, Method) and name in ADDS and (holder := _made(of.of)) is not None and scope.condition is None:
+        added = arguments if name == ADDS[0] else [item for part in arguments for item in part]
+        holder.fields[f"{of.name}{ADDED}"] = [*holder.fields.get(f"{of.name}{ADDED}", []), *added]
+        return None
     if isinstance(of, Function | Class):
         kind = f"{of.node.name}.{name}"
         return Record(kind, dict(keywords), list(arguments), scope.module.where(node))
@@ -120,6 +126,15 @@ def _method(method: Method, arguments: list[Any], keywords: dict[str, Any], node
     except FAULTS as error:
         return scope.unknown(node, str(error))
     return found if isinstance(found, (*ATOMS, list, tuple, dict, set)) else list(found)
+
+
+def _made(value: Any) -> Record | None:
+    """Return the object behind attributes that no code here has set, made on the way; None where there is none."""
+    if isinstance(value, Record):
+        return value
+    holder = _made(value.of) if isinstance(value, Method) else None
+    made = None if holder is None else holder.fields.setdefault(value.name, Record(value.name))
+    return made if isinstance(made, Record) else None
 
 
 def _run(function: Function, arguments: list[Any], keywords: dict[str, Any], node: ast.AST, scope: Scope) -> Any:

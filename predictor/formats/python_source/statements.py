@@ -9,7 +9,7 @@ from predictor.formats.python_source.expressions import FAULTS, bind, evaluate
 from predictor.formats.python_source.module import Function
 from predictor.formats.python_source.modules import take_imports
 from predictor.formats.python_source.scope import Scope
-from predictor.formats.python_source.values import Method, Record, Unknown, is_open, truth
+from predictor.formats.python_source.values import Record, Unknown, is_open, truth
 
 MOST_ROUNDS = 1000
 
@@ -172,10 +172,8 @@ def _is_alike(target: ast.expr, value: Any, scope: Scope) -> bool:
 
 
 def _holder(node: ast.expr, scope: Scope) -> Any:
-    """Return the object whose attribute is set; one that the code has not set so far is made."""
-    holder = evaluate(node, scope)
-    if isinstance(node, ast.Attribute) and isinstance(holder, Method) and isinstance(holder.of, Record):
-        made = Record(holder.name, line=scope.module.where(node))
-        holder.of.fields[holder.name] = made
-        return made
-    return holder
+    """Return the object whose attribute is set; those on the way to it that the code has not set so far are made."""
+    parent = _holder(node.value, scope) if isinstance(node, ast.Attribute) else None
+    if not isinstance(node, ast.Attribute) or not isinstance(parent, Record):
+        return evaluate(node, scope)
+    return parent.fields.setdefault(node.attr, Record(node.attr, line=scope.module.where(node)))

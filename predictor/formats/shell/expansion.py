@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from predictor.core.base.errors import ConfigError
-from predictor.formats.shell.words import unknown
+from predictor.formats.shell.words import is_unknown, unknown
 
 LONGEST_WORD = 1_000_000  # characters; a variable that doubles itself soon fills the memory
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
+_CASED = re.compile(r"[A-Za-z_]\w*(?:,,|\^\^)")
 _ALL_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::[^}]*)?\}")
 _OWN_ARGUMENT = re.compile(r"\$\{?([0-9]+|[@*#])(?::?[-=](.*?))?\}?", re.DOTALL)
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|[0-9]+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
@@ -69,9 +70,8 @@ def expand(word: str, script: Script) -> str:
             return own
         inner = variable[1] if variable[1] is not None else variable[2]
         parts = _NAME.fullmatch(inner) if inner is not None else None
-        if parts is None:  # ${1:-x} has a default even so
-            default = re.fullmatch(r"([0-9]+):?-(.*)", inner or "", re.DOTALL)
-            return _guessed(f"${default[1]}", default[2], script) if default else unknown(variable[0])
+        if parts is None:
+            return _of_another_form(variable[0], inner or "", script)
         name, index, default_kind, default_text = parts.groups()
         script.used.add(name)
         if name in script.conditional and name not in script.values:
@@ -98,6 +98,14 @@ def expand(word: str, script: Script) -> str:
             f"{word[:80]} expands to {len(expanded):,} characters; expected arguments of at most {LONGEST_WORD:,}"
         )
     return expanded
+
+
+def _of_another_form(variable: str, inner: str, script: Script) -> str:
+    """Return what ``${1:-x}``, which has a default even so, and ``${X,,}`` and ``${X^^}`` stand for."""
+    if (default := re.fullmatch(r"([0-9]+):?-(.*)", inner, re.DOTALL)) is not None:
+        return _guessed(f"${default[1]}", default[2], script)
+    value = expand(f"${{{inner.rstrip(',^')}}}", script) if _CASED.fullmatch(inner) else unknown(variable)
+    return value if is_unknown(value) else value.lower() if inner.endswith(",") else value.upper()
 
 
 def _own_argument(written: str, script: Script) -> str | None:

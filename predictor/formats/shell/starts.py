@@ -7,7 +7,8 @@ import re
 from predictor.core.base.errors import ConfigError
 
 CALLED = re.compile(
-    r"(?:^|[\s;\"'])(?:bash|sh|source|\.|sbatch)\s+(?:-\w+\s+)*\"?([^\s;|&\"']+\.(?:sh|slurm|sbatch))\b", re.MULTILINE
+    r"(?:^|[\s;\"'])(?:bash|sh|source|\.|sbatch|srun)\s+(?:-\w+\s+)*\"?([^\s;|&\"']+\.(?:sh|slurm|sbatch))\b",
+    re.MULTILINE,
 )
 MOST_SHOWN = 3
 # GPT-NeoX's launcher, its program, and the configurations that follow with or without an ending.

@@ -15,16 +15,17 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.workload.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
 from predictor.formats.fields import Fields
 
-# Of torch's schedules: ours, and whether a rank has several stages.
+# Of torch's schedules, by their names in lower case.
 SCHEDULES = {
-    "1f1b": ("1f1b", False),
-    "gpipe": ("all_forward_all_backward", False),
-    "interleaved1f1b": ("interleaved_1f1b", True),
-    "loopedbfs": ("looped_bfs", True),
-    "zbvzerobubble": ("zbv", True),
-    "dualpipev": ("dualpipe_v", True),
+    "1f1b": "1f1b",
+    "gpipe": "all_forward_all_backward",
+    "interleaved1f1b": "interleaved_1f1b",
+    "loopedbfs": "looped_bfs",
+    "zbvzerobubble": "zbv",
+    "dualpipev": "dualpipe_v",
 }
 V_SHAPED = ("zbv", "dualpipe_v")
+LOOPED = ("interleaved_1f1b", "looped_bfs", *V_SHAPED)  # with several stages on a rank
 DISPATCHERS = ("deepep", "hybridep")  # beside torch's own exchange, "standard"
 LAYER = re.compile(r"(?:^|\.)layers\.(\d+)$")
 
@@ -112,10 +113,11 @@ def pipeline(layout: Fields, layers: int | None) -> dict[str, Any]:
     points = layout.get("pipeline_parallel_split_points")
     if pp == 1:
         return {}
-    schedule, is_looped = SCHEDULES.get(name.lower().removeprefix("schedule"), (None, False))
+    schedule = SCHEDULES.get(name.lower().removeprefix("schedule"))
     if schedule is None:
         known = "1F1B, Interleaved1F1B, GPipe, LoopedBFS, ZBVZeroBubble and DualPipeV"
         raise layout.error("pipeline_parallel_schedule", f"only {known} are modelled")
+    is_looped = schedule in LOOPED
     if layers is None:
         raise layout.error(
             "pipeline_parallel_degree", "the layers of its stages follow from a model without sizes here"

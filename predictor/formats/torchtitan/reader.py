@@ -150,7 +150,8 @@ def _model(section: Fields, unsaid: dict[str, str]) -> dict[str, Any]:
     model, why = model_of(section, name, flavor)
     if why:
         unsaid["model.num_layers"] = f"{why}; take its config.json in front (from: [config.json, {section.where}]), or"
-    return model
+    further = section.optional_whole("num_mtp_layers")
+    return model | ({} if further is None else {"num_mtp_layers": further})
 
 
 def _batch(sections: dict[str, Fields], parallelism: dict[str, Any], notes: list[str]) -> dict[str, Any]:

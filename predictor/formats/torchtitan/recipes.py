@@ -56,6 +56,23 @@ def read(path: Path, function: str | None = None, num_gpus: int | None = None) -
         ConfigError: there is no such function, the model has no preset, or something changes the cost in a way that is
             not modelled or cannot be told without running the code.
     """
+    problems, notes = Problems(), list[str]()
+    sections, where = job_of(path, function, problems, notes)
+    return from_job(Fields(sections, where, problems=problems.lines), problems, num_gpus, FORMAT, notes)
+
+
+def job_of(path: Path, function: str | None, problems: Problems, notes: list[str]) -> tuple[dict[str, Any], str]:
+    """Return the sections of a job that a function stands for, and the file with the function, for messages.
+
+    Args:
+        path: the Python file.
+        function: the configuration, where the file has several.
+        problems: what is wrong so far.
+        notes: notes so far.
+
+    Raises:
+        ConfigError: there is no such function, or it returns no configuration of pre-training.
+    """
     module, name = chosen(path, function)
     value, raised = evaluate_call(module, name, EXTERNAL)
     where = f"{path.name}:{name}"
@@ -64,9 +81,11 @@ def read(path: Path, function: str | None = None, num_gpus: int | None = None) -
         raise ConfigError(f"{where} returns no configuration{why}")
     if not CONTAINERS.fullmatch(value.kind) and not _is_derived(module, value.kind):
         raise ConfigError(f"{where} returns a {value.kind}; expected a Trainer.Config or a JobConfig of pre-training")
-    problems = Problems([f"{where}: {line}" for line in raised])
+    problems.lines += [f"{where}: {line}" for line in raised]
     job = _Job(value, where, name, path.resolve().parent.name, problems)
-    return from_job(Fields(job.sections(), where, problems=problems.lines), problems, num_gpus, FORMAT, job.notes)
+    sections = job.sections()
+    notes += job.notes
+    return sections, where
 
 
 class _Job:
@@ -97,6 +116,8 @@ class _Job:
         made = {} if (spec := self.spec()) is None else spec.fields
         if made.get("moe_comm_backend") is not None:
             layout["expert_parallel_comm_backend"] = made["moe_comm_backend"]
+        if made.get("tp_gemm_backend") == "dist_gemm":  # collectives folded into the products that they feed or follow
+            layout["enable_async_tensor_parallel"] = True
         dense = experts == 1 or made.get("non_blocking_capacity_factor") is not None  # no host waits for counts
         captures = training.pop("disable_cuda_graphs", None) is False
         job["training"]["cuda_graphs"] = captures and dense and layout.get("pipeline_parallel_degree", 1) == 1
@@ -148,7 +169,10 @@ class _Job:
             family = next(iter([name for name in imported if name] + beside + named), "unknown")
         if not isinstance(flavor, str):
             raise ConfigError(f"{self.where}: the model's flavor cannot be told; write it as a text")
-        return {"name": family, "flavor": flavor}
+        further = spec.fields.get("num_mtp_layers", 0)
+        if is_open(further):
+            raise ConfigError(f"{self.where}: num_mtp_layers cannot be read: {_why(further)}")
+        return {"name": family, "flavor": flavor} | ({"num_mtp_layers": further} if further else {})
 
     def checkpointing(self) -> dict[str, Any]:
         """Return the section on recomputation; per operator where the configuration says nothing."""

@@ -79,6 +79,9 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         **({"lora": lora} if lora else {}),
     }
     parallelism = problems.part(nothing(), _layout, fields, precision, num_gpus, unsaid)
+    if lora.get("quantized_base") and parallelism.get("zero_stage") == 3 and num_gpus is not None:
+        rule = "a base in four bits that GPUs shard is not modelled; predict one (--gpus 1)"
+        problems.lines.append(str(sections["model"].error("_component_", rule)))
     model |= _samples(fields, sections, notes, unsaid)
     _refuse_losses(sections, problems)
     problems.lines += _of_other_recipes(fields)
@@ -121,6 +124,7 @@ def _checkpointing(fields: Fields) -> dict[str, Any]:
 
     Source: torchtune/training/activations.py; torchtune/training/_activation_offloading.py.
     """
+    checkpoints = fields.switch("enable_activation_checkpointing")
     mode, option = fields.text("ac_mode", "full", ("full", "selective", "None")), fields.get("ac_option")
     if fields.switch("enable_activation_offloading"):
         fields.broken(
@@ -134,7 +138,7 @@ def _checkpointing(fields: Fields) -> dict[str, Any]:
         if not isinstance(option, int) or option < 1:
             raise fields.error("ac_option", "expected op, or a number such as 2 for every second layer")
         return {"recompute": "full", "recompute_every": option, "recompute_stops_early": True}
-    if not fields.switch("enable_activation_checkpointing"):
+    if not checkpoints:
         return {"recompute": "none"}
     return {"recompute": "full", "recompute_stops_early": True}
 

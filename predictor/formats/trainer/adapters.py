@@ -17,6 +17,7 @@ from predictor.core.workload.software import Framework
 from predictor.formats.fields import Fields
 from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys, rest
+from predictor.formats.megatron_bridge.tuning import present
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.models import model_of
 
@@ -33,11 +34,11 @@ MODULES = {
     "q_up": ("q_b_proj",),
     "kv_down": ("kv_a_proj_with_mqa",),
     "kv_up": ("kv_b_proj",),
-    "in_projection": ("in_proj", "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z"),
-    "ffn_up": ("gate_up_proj", "dense_h_to_4h", "fc1", "c_fc", "fc_in"),
+    "in_projection": ("in_proj", "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
+    "ffn_up": ("gate_up_proj", "dense_h_to_4h", "fc1", "c_fc", "fc_in", "mlp_up"),
     "gate": ("gate_proj", "w1"),
     "up": ("up_proj", "w3"),
-    "ffn_down": ("down_proj", "dense_4h_to_h", "fc2", "w2", "fc_out"),
+    "ffn_down": ("down_proj", "dense_4h_to_h", "fc2", "w2", "fc_out", "mlp_down"),
 }
 TARGETS = {module: target for target, modules in MODULES.items() for module in modules}
 # Where a model's layer of that name is another one than the last part of the name says.
@@ -49,6 +50,9 @@ QUALIFIED = {
 }
 # With one projection of queries, keys and values in front, « dense » is attention's (GPT-NeoX, BLOOM, Falcon).
 BESIDE_ONE_PROJECTION = "dense"
+BOTH_PROJECTIONS = "c_proj"  # behind attention and behind the FFN (GPT-2)
+# Narrow layers, whose adapters a prediction leaves out.
+NARROW = ("x_proj", "dt_proj", "shared_expert_gate", "router")
 OF_ENDS = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings", "output_layer")
 OF_PARTS = {"gate", "up", "ffn_up", "ffn_down"}
 # Names of modules as a pattern is matched with: in models of text, and inside models with images.
@@ -79,15 +83,20 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
     """
     keys: dict[str, Any] = {"rank": arguments.whole("lora_r", RANK)}
     targets = _targets(arguments)
+    shape = preset(model["preset"]) if "preset" in model else model
     if targets is not None:
-        keys["targets"] = targets
+        latent = shape.get("latent_attention") or {}
+        if latent and not latent.get("q_lora_rank"):  # its q_proj is the one projection of queries, without a latent
+            targets = ["q_up" if target == "q" else target for target in targets]
+        keys["targets"] = present(targets, model)
+        if absent := [target for target in targets if target not in keys["targets"]]:
+            arguments.note(f"the model has no {', '.join(absent)}, so no adapters there")
     dropout = arguments.value("lora_dropout", 0.0)
     if isinstance(dropout, int | float) and dropout > 0:
         keys["dropout"] = float(dropout)
-    saved = {name.rpartition(".")[2] for name in arguments.listed("lora_modules_to_save")}
+    saved = {_last(name) for name in arguments.listed("lora_modules_to_save")}
     if saved & {*OF_ENDS}:
         keys["train_embeddings"] = True
-    shape = preset(model["preset"]) if "preset" in model else model
     if "moe" in shape and (targets is None or OF_PARTS & {*targets}):
         keys["share_expert_adapters"] = False
         arguments.note("every expert is predicted with an adapter of its own, as transformers 4 has a module for each")
@@ -120,23 +129,28 @@ def _targets(arguments: Arguments) -> list[str] | None:
         return None
     if isinstance(written, str) and re.search(r"[\\()|^$*+\[]", written):
         return _matching(arguments, key, written)
-    qkv = any(TARGETS.get(name.rpartition(".")[2]) == "qkv" for name in names)
     found, unknown = set(), []
+    one_projection = any(TARGETS.get(_last(name)) == "qkv" for name in names)
     for name in names:
-        tail = ".".join(name.split(".")[-2:])
-        target = QUALIFIED.get(tail) or TARGETS.get(name.rpartition(".")[2])
-        if name.rpartition(".")[2] == BESIDE_ONE_PROJECTION and qkv:
+        target = QUALIFIED.get(".".join(name.split(".")[-2:])) or TARGETS.get(_last(name))
+        if _last(name) == BESIDE_ONE_PROJECTION and one_projection:
             target = "attention_output"
         if target is not None:
             found.add(target)
-        elif name.rpartition(".")[2] not in OF_ENDS:
+        elif _last(name) == BOTH_PROJECTIONS:
+            found |= {"attention_output", "ffn_down"}
+        elif _last(name) not in (*OF_ENDS, *NARROW):
             unknown.append(name)
     if unknown or not found:
         shown = ", ".join(unknown) or "no layer"
         arguments.broken(key, f"{shown}: expected linear layers of a transformer, such as q_proj or gate_proj")
-    if {name.rpartition(".")[2] for name in names} & {*OF_ENDS}:
-        arguments.note("adapters beside the embedding and the output projection are left out")
+    if left_out := [name for name in names if _last(name) in (*OF_ENDS, *NARROW)]:
+        arguments.note(f"adapters beside {', '.join(left_out)} are left out")
     return [target for target in (*MODULES,) if target in found]
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _matching(arguments: Arguments, key: str, pattern: str) -> list[str]:
@@ -161,7 +175,10 @@ def _default(arguments: Arguments) -> list[str]:
     """Return the layers that PEFT gives adapters where a run names none."""
     name = str(arguments.fields.values.get(arguments.own("model_name_or_path")) or "")
     targets = ["qkv"] if ONE_PROJECTION.search(name) else list(DEFAULT_TARGETS)
-    arguments.note(f"it names no lora_target_modules; adapters stand where PEFT has them, {', '.join(targets)}")
+    arguments.note(
+        f"it names no lora_target_modules; adapters stand where PEFT has them, {', '.join(targets)}: set "
+        "training.lora.targets where its program has others"
+    )
     return targets
 
 

@@ -86,6 +86,9 @@ class Arguments:
     def whole(self, key: str, default: int, least: int = 1) -> int:
         """Return a whole number; a default that stands in is recorded."""
         own = self.own(key)
+        if self.is_open(key):
+            self.broken(key, "it comes from outside; write its value")
+            return default
         if not self.fields.has(own):
             default = int(self.dialect.defaults.get(key, default))
             self.taken[own] = default

@@ -69,6 +69,8 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
             values.setdefault("attn_implementation", name)
     if any(CUT_CROSS_ENTROPY in str(plugin) for plugin in values.get("plugins") or ()):
         values.setdefault(CUT_CROSS_ENTROPY, True)
+    if values.get("fsdp_config"):
+        values.setdefault("fsdp", ["full_shard"])
     whole, micro = values.get("batch_size"), values.get("micro_batch_size")
     if isinstance(whole, int) and isinstance(micro, int) and "gradient_accumulation_steps" not in values:
         values["gradient_accumulation_steps"] = max(1, whole // micro)
@@ -84,8 +86,11 @@ def _adapters(values: dict[str, Any]) -> None:
     """Put what axolotl says of adapters in the Trainer's words."""
     if values.get("adapter") in ADAPTERS:
         values["use_peft"] = True
+        values.pop("freeze_mm_modules", None)  # beside adapters all is frozen
     if values.get("adapter") == "qlora":
         values.setdefault("load_in_4bit", True)
+    if values.get("load_in_4bit") is True:
+        values.pop("quantize_moe_experts", None)  # all frozen products are predicted in four bits
     if values.pop("lora_target_linear", None) is True:
         values["lora_target_modules"] = "all-linear"
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, RootModel
+
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.problems import Problems
@@ -21,6 +23,7 @@ from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.shell.words import as_written
 from predictor.formats.trainer.arguments import Arguments
 
+SHIPPED = Path(__file__).parent / "shipped.yaml"
 MIB = 2**20
 DDP_BUCKET_MIB = 25
 HIGHEST = 5  # folders above a file in which a path that it names may start
@@ -91,6 +94,36 @@ def beside(name: str, base: Path) -> Path | None:
     return next((file for file in candidates if file.is_file()), None)
 
 
+class _Shipped(BaseModel):
+    """Configurations of DeepSpeed that one tool ships.
+
+    Attributes:
+        tool: with its release.
+        folder: in front of a name.
+        files: by name, their section zero_optimization.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: str
+    folder: str
+    files: dict[str, dict[str, Any]]
+
+
+class _AllShipped(RootModel[tuple[_Shipped, ...]]):
+    """The tools' configurations."""
+
+
+def shipped(name: str) -> tuple[str, dict[str, Any]] | None:
+    """Return the tool that ships a configuration of DeepSpeed by that path, and its zero_optimization; None: none."""
+    content = load_foreign(SHIPPED.read_text(encoding="utf-8"))
+    for known in _AllShipped.model_validate(content).root:
+        bare = name.removeprefix("./")
+        if bare.startswith(known.folder) and (zero := known.files.get(bare.removeprefix(known.folder))) is not None:
+            return known.tool, dict(zero)
+    return None
+
+
 def layout_of(
     arguments: Arguments, launch: Launch, precision: str, adapts: bool, widened: bool, problems: Problems
 ) -> Layout:
@@ -107,7 +140,7 @@ def layout_of(
     kind = str(launch.accelerate.get("distributed_type") or "").upper()
     if arguments.has("deepspeed"):
         layout = _deepspeed(arguments, launch, problems)
-    elif arguments.value("fsdp") or arguments.value("fsdp_config"):
+    elif arguments.value("fsdp"):
         layout = _fsdp(arguments, launch, precision, problems)
     elif launch.missing:
         layout = _unknown(arguments, f"accelerate's configuration is {launch.missing}")
@@ -181,6 +214,11 @@ def _deepspeed(arguments: Arguments, launch: Launch, problems: Problems) -> Layo
     if isinstance(written, dict):
         return _with_deepspeed(written, f"{arguments.where}: deepspeed", arguments, problems)
     file = None if arguments.is_open("deepspeed") else beside(str(written), launch.base)
+    if file is None and (found := shipped(str(written))) is not None:
+        tool, zero = found
+        arguments.note(f"{arguments.own('deepspeed')} {written} is not there; it is taken as {tool} has it")
+        half = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
+        return _with_deepspeed({"zero_optimization": zero, **half}, str(written), arguments, problems)
     if file is None:
         return _missing(arguments)
     content = load_foreign(file.read_text(encoding="utf-8"))

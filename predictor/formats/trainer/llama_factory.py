@@ -32,7 +32,7 @@ DIALECT = Dialect(
         "enable_liger_kernel": "use_liger_kernel",
         "quantization_type": "bnb_4bit_quant_type",
     },
-    {"max_length": 2048, "lora_target_modules": "all"},
+    {"max_length": 2048, "lora_target_modules": "all", "gradient_checkpointing": True},
     (
         "stage",
         "finetuning_type",
@@ -41,6 +41,7 @@ DIALECT = Dialect(
         "use_reentrant_gc",
         "pure_bf16",
         "neat_packing",
+        "fp8",
     ),
 )
 STAGES = ("sft", "pt")
@@ -48,6 +49,11 @@ TUNINGS = ("lora", "full")
 ATTENTIONS = {"auto": "sdpa", "disabled": "eager", "flash_attention2": "flash_attention_2", "fa2": "flash_attention_2"}
 VALUES_OF_BITS = {4: "load_in_4bit", 8: "load_in_8bit"}
 BNB = ("bnb", "bitsandbytes")
+# train/fp8_utils.py: torchao scales rows, Transformer Engine tensors, by what was seen before.
+FP8_RECIPES = {"auto": "fp8_rowwise", "torchao": "fp8_rowwise", "te": "fp8_delayed"}
+# Of version 1: sections that name a plugin, and arguments by the names that the versions before have.
+PLUGINS = ("peft_config", "dist_config", "quant_config")
+RENAMED = {"model": "model_name_or_path", "micro_batch_size": "per_device_train_batch_size"}
 WITHOUT_TRAINING = ("export_dir", "infer_backend", "predict_with_generate", "do_predict")
 
 
@@ -63,41 +69,79 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
 def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problems: Problems, prefix: str = "") -> Read:
     """Return the configuration that LLaMA-Factory's keys stand for."""
     values = {key: value for key, value in content.items() if value is not None}
+    if "model_name_or_path" not in values and isinstance(values.get("model"), str):
+        values = _of_version_1(values)
     if not values.get("do_train") and (found := next((key for key in WITHOUT_TRAINING if values.get(key)), None)):
         raise ConfigError(
             f"{where}: {prefix}{found} is {values[found]}; it trains nothing: read the file of a training"
         )
     stage, tuning = str(values.get("stage", "sft")), str(values.get("finetuning_type", "lora"))
-    if tuning == "lora":
-        values["use_peft"] = True
-    else:
-        values.pop("lora_target", None)
-    _attention(values)
-    bits = values.get("quantization_bit")
-    if bits is not None and values.get("quantization_method", "bnb") in BNB and bits in VALUES_OF_BITS:
+    bits, method = values.get("quantization_bit"), values.get("quantization_method", "bnb")
+    is_known = method in BNB and isinstance(bits, int) and bits in VALUES_OF_BITS
+    if isinstance(bits, int) and is_known:
         values[VALUES_OF_BITS[bits]] = True
-    if values.get("neat_packing"):
-        values["packing"] = True
-    elif values.pop("packing", stage == "pt"):
-        values["fills_sequences"] = True
-    values["gradient_checkpointing"] = not values.pop("disable_gradient_checkpointing", False)
-    if values.get("use_reentrant_gc") is False:
-        values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
-    if values.get("pure_bf16") is True:
-        values |= {"bf16": True, "torch_dtype": "bfloat16"}
-    elif tuning != "lora" and (values.get("bf16") or values.get("fp16")):
-        values["torch_dtype"] = "float32"  # weights that train are widened: adapter.py, cast_trainable_params_to_fp32
+    _samples(values, stage)
+    _precision(values, tuning)
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), DIALECT)
     if stage not in STAGES:
         problems.lines.append(str(refuse_task(arguments, "stage", "preference and reinforcement learning")))
     if tuning not in TUNINGS:
         arguments.broken("finetuning_type", "only lora and full are modelled; write one of them")
-    if bits is not None and (bits not in VALUES_OF_BITS or values.get("quantization_method", "bnb") not in BNB):
+    if values.get("fp8"):
+        if (backend := str(values.get("fp8_backend", "auto"))) in FP8_RECIPES:
+            values["gemm_recipe"] = FP8_RECIPES[backend]
+        else:
+            arguments.broken("fp8_backend", f"expected {', '.join(FP8_RECIPES)}")
+    if bits is not None and not is_known:
         arguments.broken("quantization_bit", "only four bits of bitsandbytes are modelled; write 4, with method bnb")
     return read_run(arguments, launch, FORMAT, problems)
 
 
-def _attention(values: dict[str, Any]) -> None:
-    written = values.get("flash_attn")
-    if written is not None:
+def _samples(values: dict[str, Any], stage: str) -> None:
+    """Put attention, packing and recomputation, which is on unless it is disabled, in the Trainer's words."""
+    if (written := values.get("flash_attn")) is not None:
         values["flash_attn"] = ATTENTIONS.get(str(written), written)
+    if values.get("neat_packing"):
+        values["packing"] = True
+    elif values.pop("packing", stage == "pt"):
+        values["fills_sequences"] = True
+    values.pop("gradient_checkpointing", None)  # model_utils/checkpointing.py goes by the other switch
+    if values.pop("disable_gradient_checkpointing", False):
+        values["gradient_checkpointing"] = False
+    if values.get("use_reentrant_gc") is False:
+        values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+
+
+def _precision(values: dict[str, Any], tuning: str) -> None:
+    """Put adapters, and the precision of weights that train, in the Trainer's words."""
+    if tuning == "lora":
+        values["use_peft"] = True
+        return
+    values.pop("lora_target", None)
+    if values.get("pure_bf16") is True:
+        values |= {"bf16": True, "torch_dtype": "bfloat16"}
+    elif "fsdp" not in values and (values.get("bf16") or values.get("fp16")):
+        values["torch_dtype"] = "float32"  # adapter.py, cast_trainable_params_to_fp32
+
+
+def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of version 1, whose sections name plugins, as those of the versions before call them."""
+    values = {RENAMED.get(key, key): value for key, value in content.items() if key not in PLUGINS}
+    adapter, layout, quantized = (content.get(key) or {} for key in PLUGINS)
+    values |= {"bf16": content.get("bf16", True), "stage": "sft", "cutoff_len": content.get("cutoff_len", 2048)}
+    values["disable_gradient_checkpointing"] = not values.pop("enable_activation_checkpointing", True)
+    kind = adapter.get("name")
+    values["finetuning_type"] = kind or "full"
+    if kind == "lora":
+        names = {"r": "lora_rank", "target_modules": "lora_target"}
+        values |= {names.get(key, key): value for key, value in adapter.items() if key != "name"}
+        values.setdefault("lora_target", "all")
+    values |= {key: value for key, value in quantized.items() if key == "quantization_bit"}
+    if layout.get("name") == "deepspeed":
+        values["deepspeed"] = layout.get("config_file")
+    elif layout:
+        values |= {"fsdp": "full_shard", "fsdp_version": 2}
+        values["fsdp_config"] = {key: value for key, value in layout.items() if key == "reshard_after_forward"}
+    if layout.get("cp_size") not in (None, 1):
+        values["cp_size"] = layout["cp_size"]
+    return {key: value for key, value in values.items() if value is not None}

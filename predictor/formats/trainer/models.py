@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from predictor.formats.trainer.arguments import Arguments
 
 LOSS = "torch"  # of transformers' models: src/transformers/loss/loss_utils.py, fixed_cross_entropy
 CONFIG = "config.json"
+IN_CACHE = re.compile(r"^.*models--([\w.-]+?)--([\w.-]+)/snapshots/.*$")  # a path of the hub's cache
 NAMES = ("model_name_or_path", "config_name")
 
 
@@ -32,6 +34,7 @@ def model_of(arguments: Arguments, base: Path, has_images: bool) -> dict[str, An
     if name is None or is_unknown(name):
         which = "it names no model" if name is None else f"the model is {as_written(name)}, which comes from outside"
         return _open(arguments, which, keys)
+    name = IN_CACHE.sub(r"\1/\2", name)
     chosen = None if has_images else preset_of(name)
     if chosen is not None:
         arguments.note(f"the model is {name}, with the sizes of the preset {chosen}")

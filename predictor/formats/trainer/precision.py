@@ -39,6 +39,10 @@ def precision_of(arguments: Arguments, mixed: object) -> tuple[dict[str, Any], b
         arguments: of the run.
         mixed: what accelerate's launcher says of mixed precision, where the arguments say nothing.
     """
+    if any(arguments.is_open(key) for key in ("bf16", "fp16")):
+        arguments.unsaid["training.precision"] = f"{arguments.where}: bf16 and fp16 come from outside"
+        arguments.pass_over(("bf16", "fp16"))
+        return {}, False
     is_brain, is_half = arguments.switch("bf16"), arguments.switch("fp16")
     if not any(arguments.has(key) for key in ("bf16", "fp16")) and mixed is None:
         arguments.taken["bf16"] = is_brain

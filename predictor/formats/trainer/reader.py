@@ -34,8 +34,15 @@ NAMES = {
     "use_lora": "use_peft",
     "lora_enable": "use_peft",
     "lora": "use_peft",
+    "use_peft_lora": "use_peft",
+    "q_lora": "load_in_4bit",
+    "qlora": "load_in_4bit",
+    "use_qlora": "load_in_4bit",
     "use_4bit": "load_in_4bit",
     "use_8bit": "load_in_8bit",
+    "use_4bit_quantization": "load_in_4bit",
+    "use_8bit_quantization": "load_in_8bit",
+    "flash_attn": "use_flash_attn",
 }
 TRAINER = Dialect("transformers", "trainer", NAMES)
 # trl/trainer/base_config.py, sft_config.py and model_config.py; recipes before them say all three themselves.
@@ -77,10 +84,10 @@ def from_arguments(
     content: Mapping[str, Any], where: str, launch: Launch, problems: Problems, prefix: str = "", is_trl: bool = False
 ) -> Read:
     """Return the configuration that a Trainer's arguments by name stand for."""
-    dialect = TRL if is_trl or any(key in content for key in OF_TRL) else TRAINER
-    if any(key in content for key in OF_OLDER_TRL):
+    values = {key: value for key, value in content.items() if value is not None}
+    dialect = TRL if is_trl or any(key in values for key in OF_TRL) else TRAINER
+    if any(key in values for key in OF_OLDER_TRL):
         dialect = OLDER_TRL
-    values = dict(content)
     if any(key in values for key in ("lora_r", "lora_rank", "lora_target_modules")):
         values.setdefault("use_peft", True)
     _of_scripts(values)
@@ -92,6 +99,8 @@ def _of_scripts(values: dict[str, Any]) -> None:
     """Put what widespread scripts say otherwise in the Trainer's words."""
     if "block_size" in values:  # run_clm.py: group_texts
         values["fills_sequences"] = True
+    if "use_reentrant" in values:
+        values.setdefault("gradient_checkpointing_kwargs", {"use_reentrant": values.pop("use_reentrant")})
     parts = [values.pop(key, None) for key in ("max_source_length", "max_target_length")]
     if all(isinstance(part, int) for part in parts):  # a sample is its source and its target
         values.setdefault("max_length", sum(parts))

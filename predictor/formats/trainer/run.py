@@ -45,6 +45,8 @@ BESIDE_OTHERS = (
     "fsdp",
     "fsdp_config",
     "config_name",
+    "use_liger",
+    "liger_kernel_config",
 )
 IMAGES = ("processor_type", "image_size", "image_max_pixels", "freeze_vision_tower", "image_folder")
 REENTRANT = "use_reentrant"
@@ -77,6 +79,8 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
     layout = problems.part(Layout(), layout_of, arguments, launch, *how)
     layout.training.pop("precision", None)
     training |= layout.training | precision | _recompute(arguments)
+    if (recipe := arguments.value("gemm_recipe")) is not None:
+        training["gemm_recipe"] = recipe
     if adapts:
         if weights_in_fp32 and layout.framework is Framework.TRANSFORMERS and not arguments.switch("load_in_4bit"):
             arguments.note("the base is predicted in 16 bits; in fp32 it takes twice the memory, and casts")
@@ -85,11 +89,14 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         problems.part(nothing(), _unadapted, arguments)
     training |= optimizer_of(arguments, adapts, weights_in_fp32, layout.sharded)
     model |= attention_of(arguments, training)
-    kernels_of(arguments, model, training)
+    if layout.parallelism.get("tensor_parallel_size", 1) > 1:  # the loss of whole logits knows no ranks that split them
+        model.pop("loss", None)
+        arguments.note("tensor-parallel ranks are predicted to split the loss; transformers gathers the logits")
+    replaced = kernels_of(arguments, model, training)
     _samples(arguments)
     if "training.framework" not in layout.derived:
         training["framework"] = str(layout.framework)
-    derived = layout.derived | _budget(arguments)
+    derived = layout.derived | replaced | _budget(arguments)
     arguments.pass_over(BESIDE_OTHERS)
     notes = rest(known_keys(arguments.dialect.keys), arguments.dialect.tool, [arguments.fields], arguments.dialect.read)
     problems.check()
@@ -104,9 +111,12 @@ def _batch(arguments: Arguments) -> dict[str, Any]:
     """Return the batch of a process; tools count no samples over all of them."""
     keys: dict[str, Any] = {}
     micro = arguments.size("per_device_train_batch_size", "training.micro_batch_size", BATCH)
-    rounds = arguments.size("gradient_accumulation_steps", "training.num_micro_batches", 1)
     keys |= {} if micro is None else {"micro_batch_size": micro}
-    keys |= {} if rounds is None else {"num_micro_batches": rounds}
+    if arguments.has("global_batch_size"):
+        keys["global_batch_size"] = arguments.whole("global_batch_size", 1)
+    else:
+        rounds = arguments.size("gradient_accumulation_steps", "training.num_micro_batches", 1)
+        keys |= {} if rounds is None else {"num_micro_batches": rounds}
     if arguments.switch("auto_find_batch_size"):
         arguments.note("auto_find_batch_size is on; the batch is predicted as it is written, and not halved")
     return keys
@@ -114,6 +124,10 @@ def _batch(arguments: Arguments) -> dict[str, Any]:
 
 def _recompute(arguments: Arguments) -> dict[str, Any]:
     """Return the keys of ``training`` on recomputation."""
+    if arguments.is_open("gradient_checkpointing"):
+        arguments.unsaid["training.recompute"] = f"{arguments.where}: gradient_checkpointing comes from outside"
+        arguments.pass_over(("gradient_checkpointing",))
+        return {}
     written = arguments.value("gradient_checkpointing", arguments.value("activation_checkpointing"))
     kwargs = arguments.value("gradient_checkpointing_kwargs", arguments.value("activation_checkpointing_kwargs"))
     if written in ("offload", "offload_disk"):

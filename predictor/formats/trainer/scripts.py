@@ -21,24 +21,30 @@ from predictor.core.schema.read import Read
 from predictor.formats.known_keys import known_keys
 from predictor.formats.megatron.command import REDIRECTIONS, with_sources
 from predictor.formats.shell.script import parse
+from predictor.formats.shell.starts import CALLED, of_other_script
 from predictor.formats.shell.words import UNKNOWN, as_written, is_unknown
-from predictor.formats.trainer import axolotl, llama_factory, reader
+from predictor.formats.trainer import axolotl, llama_factory, reader, swift
 from predictor.formats.trainer.layout import Launch, beside
 
 FORMAT = "Hugging Face Trainer command"
 TELLING = re.compile(
     r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli\s+train\b|"
-    r"\baxolotl(?:\.cli\.|\s+)train\b|(?:^|\s)trl\s+sft\b|"
+    r"\baxolotl(?:\.cli\.|\s+)train\b|(?:^|\s)trl\s+sft\b|(?:^|[\s/])swift\s+(?:sft|pt|rlhf)\b|"
     r"\baccelerate\s+launch\b(?:[^\n]|\\\n)*\.ya?ml",
     re.MULTILINE,
 )
+NAMING = re.compile(r"--model_name_or_path\b")  # of a Trainer, unless other arguments tell another tool
 STARTS = ("--per_device_train_batch_size", "--per-device-train-batch-size")
-COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf")
-SUBCOMMANDS = ("train", "sft", "launch")
+COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf", "swift")
+SUBCOMMANDS = ("train", "sft", "pt", "launch", "rlhf", "dpo", "grpo", "kto", "reward", "rm")
 STAND_IN = "\u2400"  # of the mark of an unknown expansion, which YAML refuses
+ONLY_UNKNOWN = re.compile(
+    f"^\\s*{STAND_IN}[^{STAND_IN}\n]*{STAND_IN}\\s*$", re.MULTILINE
+)  # lines of keys that it takes in
 OF_TRAININGS = {"model_name_or_path", "base_model"}
 CONFIGS = (".yaml", ".yml", ".json")
 VISIBLE = re.compile(r"\bCUDA_VISIBLE_DEVICES=[\"']?([0-9]+(?:,[0-9]+)*)")
+SWIFT_SIZES = re.compile(r"\b(NPROC_PER_NODE|NNODES)=[\"']?\$?\{?(\w+)")
 INCLUDED = re.compile(r"[^:@]+:([0-9]+(?:,[0-9]+)*)")
 # Words of accelerate's launcher by the key of its configuration.
 ACCELERATE = {
@@ -53,9 +59,9 @@ ACCELERATE = {
 LAUNCHERS = ("nproc_per_node", "nnodes", "num_gpus", "num_nodes", "include", "config_file", *ACCELERATE)
 # Programs that train no language model on its samples alone, by a part of their names.
 OTHER_TASKS = re.compile(
-    r"(?<![a-z])(?:dpo|ppo|grpo|kto|orpo|cpo|simpo|rloo|bco|nash|xpo|gkd|rlhf|reward|rm|prm|ranking|glue|squad|qa|ner|"
-    r"swag|xnli|summarization|translation|seq2seq|classification|speech|audio|wav2vec2?|image|clip|flax|distill\w*|"
-    r"embedding|retriev\w*|reranker)(?![a-z])"
+    r"(?<![a-z])(?:(?:dpo|ppo|grpo|kto|orpo|cpo|simpo|rloo)[a-z]*|(?:bco|nash|xpo|gkd|rlhf|reward|rm|prm|ranking|glue|"
+    r"squad|qa|ner|swag|xnli|summarization|translation|seq2seq|classification|speech|audio|wav2vec2?|image|clip|flax|"
+    r"distill\w*|embedding|retriev\w*|reranker)(?![a-z]))"
 )
 
 
@@ -86,6 +92,9 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     found = [_command(words) for words in script.commands]
     commands = [command for command in found if command is not None]
     if not commands:
+        other = of_other_script(path.name, text)
+        if other is not None and CALLED.search(text) is not None:
+            raise other
         raise ConfigError(
             f"{path.name}: it starts no Trainer of a language model that is told by its arguments, such as "
             "--per_device_train_batch_size; read the script or the file that has them"
@@ -98,7 +107,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
             f"{path.name}: it starts {command.program}; {task[0]} is not modelled, supervised fine-tuning and "
             "continued pre-training are: read the command of such a run"
         )
-    launch = _launch(command, text, path, num_gpus)
+    launch = _launch(command, text, script.values, path, num_gpus)
     return _read(command, path.name, launch, script.documents, problems)
 
 
@@ -113,6 +122,8 @@ def _read(command: Command, where: str, launch: Launch, documents: list[str], pr
     else:
         prefix = "--"
     program = command.program
+    if program.startswith("swift"):
+        return swift.from_mapping(content, where, launch, problems, prefix)
     if program.startswith("axolotl"):
         return axolotl.from_mapping(content, where, launch, problems)
     if "llamafactory" in program or "llmtuner" in program or "finetuning_type" in content:
@@ -143,7 +154,7 @@ def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dic
 def _document(text: str) -> dict[str, Any] | None:
     """Return the arguments of a training in a text that a script writes; None where it is something else."""
     try:
-        content = load_foreign(text.replace(UNKNOWN, STAND_IN))
+        content = load_foreign(ONLY_UNKNOWN.sub("", text.replace(UNKNOWN, STAND_IN)))
     except (yaml.YAMLError, ValueError):
         return None
     if not isinstance(content, dict) or not OF_TRAININGS & content.keys():
@@ -230,7 +241,12 @@ def _check_same(commands: list[Command], where: str, problems: Problems) -> None
         )
 
 
-def _launch(command: Command, text: str, path: Path, num_gpus: int | None) -> Launch:
+def _environment(text: str, values: Mapping[str, str]) -> dict[str, Any]:
+    """Return what variables in front of ms-swift's command say of its launcher, which it starts itself."""
+    return {name.lower(): _typed(values.get(value, value)) for name, value in SWIFT_SIZES.findall(text)}
+
+
+def _launch(command: Command, text: str, values: Mapping[str, str], path: Path, num_gpus: int | None) -> Launch:
     """Return GPUs, nodes and accelerate's keys that a launcher says."""
     given = _values(command.launcher)
     found = {key: given[key] for key in LAUNCHERS if key in given}
@@ -252,6 +268,9 @@ def _launch(command: Command, text: str, path: Path, num_gpus: int | None) -> La
         own["fsdp_config"] = {**own.get("fsdp_config", {}), **section}
     nodes = _number(found.get("num_nodes")) or _number(str(found.get("nnodes", "")).partition(":")[0])
     nodes = nodes or _number(own.get("num_machines")) or 1
+    if command.program.startswith("swift") and "nproc_per_node" not in found:
+        found |= _environment(text, values)
+        nodes = _number(found.get("nnodes")) or nodes
     gpus = num_gpus or _gpus(command, found, own, nodes, text)
     return Launch(path.parent, gpus, nodes, own, path.name, missing)
 
@@ -270,7 +289,7 @@ def _gpus(command: Command, found: Mapping[str, Any], own: Mapping[str, Any], no
     if len(visible) == 1 and nodes == 1:
         devices = len(visible.pop())
         is_tool = command.program.startswith(("llamafactory-cli", "axolotl"))
-        return devices if devices == 1 or launches or is_tool else None
+        return devices if devices == 1 or launches or is_tool else None  # else layers may be spread over them
     return None
 
 

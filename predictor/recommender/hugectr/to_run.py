@@ -158,11 +158,11 @@ def asks_for_tf32(config: HugeCtrConfig) -> bool:
 
 def _cached_share(config: HugeCtrConfig, options: Options, plan: ShardingPlan) -> float:
     """Return the share of the rows that device memory holds: all where every table is data-parallel."""
-    share = _asked_share(config, options)
+    share = _share_in_memory(config, options)
     return 1.0 if all(sharded.sharding is Sharding.DATA_PARALLEL for sharded in plan.tables) else share
 
 
-def _asked_share(config: HugeCtrConfig, options: Options) -> float:
+def _share_in_memory(config: HugeCtrConfig, options: Options) -> float:
     share = options.cached_share if options.cached_share is not None else config.prediction.cached_share
     if not 0.0 < share <= 1.0:
         raise ConfigError(f"cached_share is {share}; expected more than 0, and 1 where all rows are in device memory")
@@ -245,7 +245,10 @@ def to_run(config: HugeCtrConfig, options: Options = NO_OPTIONS, base: Path | No
     )
     if graphs:
         system = _graphs(system)
-    assumptions = (*_cache_assumptions(run, _asked_share(config, options)), *_assumptions(config, run, system, name))
+    assumptions = (
+        *_cache_assumptions(run, _share_in_memory(config, options)),
+        *_assumptions(config, run, system, name),
+    )
     return LoadedRecommender(run, system, assumptions, clause.price_per_gpu_hour)
 
 

@@ -22,8 +22,8 @@ from predictor.core.report.json_document import (
 )
 from predictor.core.report.text import foundations, memory_text, short_path, sources_text, wrapped
 from predictor.core.step.breakdown import Answer, answers
-from predictor.core.step.fit import Fit
 from predictor.core.step.memory import GIB, StageMemory, step_memory
+from predictor.core.step.memory_verdict import MemoryVerdict
 from predictor.recommender.hugectr.plan_file import plan_entries
 from predictor.recommender.hugectr.to_run import LoadedRecommender
 from predictor.recommender.step import RecommenderPrediction, recommender_parts
@@ -33,7 +33,7 @@ from predictor.recommender.workload.traffic import all_traffic
 FORMAT = "estimate-train-time/recommender-prediction/1"
 TITLE_WIDTH = 13
 # Tables and their buffers are sized by the plan, so what they take is told without an error.
-FIT = {None: None, True: Fit.FITS, False: Fit.DOES_NOT_FIT}
+VERDICTS = {None: None, True: MemoryVerdict.FITS, False: MemoryVerdict.DOES_NOT_FIT}
 LABELS = {
     "lookup_us": "embedding lookup",
     "forward_us": "dense network, forward",
@@ -132,7 +132,7 @@ def rows(reported: Reported) -> dict[str, str]:
         "Plan": _plan_row(reported),
         "System": f"{system.name}, {system.gpu}; card: {short_path(system.folder / CARD)}",
         "Speed": f"{prediction.samples_per_second:,.0f} samples/s{cost}",
-        "Memory": memory_text(memory_of(prediction), system, " on the fullest", FIT[_fits(reported)]),
+        "Memory": memory_text(memory_of(prediction), system, " on the fullest", VERDICTS[_fits(reported)]),
     }
 
 

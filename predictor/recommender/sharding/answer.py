@@ -145,7 +145,7 @@ def search_plans(
         memory_gib = system.hardware.gpu.memory_gib.value
     limit = None if memory_gib is None else memory_gib * GIB
     named = [_winner(names, plan, run, system, limit) for plan, names in named_plans(run).items()]
-    room = inf if limit is None else limit - _beside_tables(named[0])
+    room = inf if limit is None else limit - _bytes_without_tables(named[0])
     tell(f"times of {len(run.plan.tables):,} tables on {run.num_gpus:,} GPUs")
     problem = sharding_problem(run, system, room)
     optima = local_optima(problem, tell) if room > 0.0 else []
@@ -185,7 +185,7 @@ def _shown(winners: list[PlanWinner], top: int) -> tuple[PlanWinner, ...]:
     return tuple(winner for winner in winners if winner.names or winner.plan in searched)
 
 
-def _beside_tables(winner: PlanWinner) -> float:
+def _bytes_without_tables(winner: PlanWinner) -> float:
     """Return the bytes of a GPU that its tables do not take."""
     run = winner.prediction.run
     return winner.memory_bytes - embedding_bytes(run, fullest(run, all_traffic(run)))

@@ -103,7 +103,9 @@ class TableCosts:
     def _way(self, sharded: ShardedTable) -> Way:
         run = replace(self.run, plan=ShardingPlan(self.run.num_gpus, (sharded,)))
         # Keys of a row-wise table that lie on the busiest of its ranks.
-        traffic = max((rank_traffic(run, rank) for rank in self._asked(sharded)), key=lambda rank: rank.moved_bytes)
+        traffic = max(
+            (rank_traffic(run, rank) for rank in self._busiest_candidates(sharded)), key=lambda rank: rank.moved_bytes
+        )
         is_replicated = sharded.sharding is Sharding.DATA_PARALLEL
         sent = 0.0 if is_replicated else sum(group.bags * group.width for group in traffic.groups)
         if sharded.sharding is Sharding.ROW_WISE:
@@ -114,7 +116,7 @@ class TableCosts:
         reduced = run.gradient_bytes * sharded.table.parameters if is_replicated else 0
         return Way(sharded.sharding, len(sharded.ranks), load, float(reduced))
 
-    def _asked(self, sharded: ShardedTable) -> Sequence[int]:
+    def _busiest_candidates(self, sharded: ShardedTable) -> Sequence[int]:
         """Return ranks among which the busiest is: the first key's, and another."""
         return sharded.ranks[:2]
 

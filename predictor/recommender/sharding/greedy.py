@@ -26,7 +26,7 @@ class Ranks:
         self.exchanged = [0.0] * problem.num_ranks
         self.memory = [0.0] * problem.num_ranks
         self.reduced = 0.0
-        self.asked = 0  # ranks that scores looked at
+        self.ranks_scored = 0  # ranks that scores looked at
         self._alone: dict[tuple[float, float], float] = {}
 
     def alone_us(self, rank: int) -> float:
@@ -48,7 +48,7 @@ class Ranks:
 
     def score(self) -> tuple[float, float]:
         """Return the step's time, and how unevenly ranks are loaded, which tells plans of one time apart."""
-        self.asked += self.problem.num_ranks
+        self.ranks_scored += self.problem.num_ranks
         alone = map(self.alone_us, range(self.problem.num_ranks))
         us = self.problem.step_us(max(self.busy), max(self.exchanged), max(self.reduced, 0.0))
         return us, sum(us * us for us in alone)
@@ -82,9 +82,9 @@ class Ranks:
         fitting = [ranks for ranks in way.choices if all(self.memory[rank] <= most for rank in ranks)]
         if not fitting:
             return None
-        return Place(way, min(fitting, key=self._load_of))
+        return Place(way, min(fitting, key=self._times_of))
 
-    def _load_of(self, ranks: tuple[int, ...]) -> tuple[float, float]:
+    def _times_of(self, ranks: tuple[int, ...]) -> tuple[float, float]:
         loads = list(map(self.alone_us, ranks))
         return max(loads), sum(loads)
 
@@ -163,7 +163,7 @@ def improve(problem: ShardingProblem, places: tuple[Place, ...], most_work: floa
     for place in now:
         ranks.add(place)
     for _ in range(MOST_ROUNDS):
-        if ranks.asked >= most_work or not (
+        if ranks.ranks_scored >= most_work or not (
             _move(problem, ranks, now, most_work) or _swap(problem, ranks, now, most_work)
         ):
             break
@@ -188,7 +188,7 @@ def _move(problem: ShardingProblem, ranks: Ranks, now: list[Place], most_work: f
     before = ranks.score()
     best: tuple[tuple[float, float], int, Place] | None = None
     for table in _critical(ranks, now):
-        if ranks.asked >= most_work:
+        if ranks.ranks_scored >= most_work:
             break
         ranks.add(now[table], -1.0)
         place = _fastest(ranks, list(problem.ways[table]))
@@ -216,7 +216,7 @@ def _swap(problem: ShardingProblem, ranks: Ranks, now: list[Place], most_work: f
     """Swap the ranks of two tables that lie on as many; return whether that helped."""
     before = ranks.score()
     for first in _critical(ranks, now):
-        if ranks.asked >= most_work:
+        if ranks.ranks_scored >= most_work:
             return False
         for second, other in enumerate(now):
             place = now[first]

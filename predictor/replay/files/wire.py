@@ -209,24 +209,24 @@ def _fixed(wire_type: int, form: str) -> Scalar:
     return Scalar(wire_type, lambda value: struct.pack(form, value), decode)
 
 
-def _plain(decode: Callable[[int | bytes], FieldValue]) -> Scalar:
+def _varint(decode: Callable[[int | bytes], FieldValue]) -> Scalar:
     return Scalar(VARINT, lambda value: varint(int(value)), decode)
 
 
 SCALARS = {
     "double": _fixed(FIXED64, "<d"),
     "float": _fixed(FIXED32, "<f"),
-    "int32": _plain(_signed32),
-    "int64": _plain(_signed),
-    "uint32": _plain(lambda value: _integer(value) & 0xFFFFFFFF),
-    "uint64": _plain(_integer),
+    "int32": _varint(_signed32),
+    "int64": _varint(_signed),
+    "uint32": _varint(lambda value: _integer(value) & 0xFFFFFFFF),
+    "uint64": _varint(_integer),
     "sint32": Scalar(VARINT, _zigzag, _from_zigzag),
     "sint64": Scalar(VARINT, _zigzag, _from_zigzag),
     "fixed32": _fixed(FIXED32, "<I"),
     "fixed64": _fixed(FIXED64, "<Q"),
     "sfixed32": _fixed(FIXED32, "<i"),
     "sfixed64": _fixed(FIXED64, "<q"),
-    "bool": _plain(lambda value: bool(_integer(value))),
+    "bool": _varint(lambda value: bool(_integer(value))),
     "string": Scalar(LENGTH, _with_length, _text),
     "bytes": Scalar(LENGTH, _with_length, _raw),
 }

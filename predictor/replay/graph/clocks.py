@@ -20,7 +20,7 @@ from math import inf
 from statistics import median
 from typing import NamedTuple
 
-TELLING = 3.0  # scatters by which an estimate must differ from the recorded clock to be told from it
+SIGNIFICANT_SCATTERS = 3.0  # scatters by which an estimate must differ from the recorded clock to be told from it
 ROUNDS = 4  # of improving all clocks against each other; two ranks are done after the first
 
 
@@ -181,7 +181,7 @@ def _take_as_recorded(
     taken = {}
     for rank, values in _distances(shifts, compared).items():
         low, high = bounds.get(rank, (-inf, inf))
-        scatter = TELLING * 2.0 * median(map(abs, values))
+        scatter = SIGNIFICANT_SCATTERS * 2.0 * median(map(abs, values))
         if low <= recorded[rank] <= high and 0.0 < abs(shifts[rank] - recorded[rank]) <= scatter:
             taken[rank] = recorded[rank]
     shifts.update(taken)

@@ -26,7 +26,7 @@ from predictor.replay.graph.matching import MESSAGE, MESSAGES, Call, match_colle
 
 STEP_START = "step start"
 MEETING = "meeting"
-BESIDE = "collectives"  # stream of what takes no time
+COLLECTIVE_STREAM = "collectives"  # stream of what takes no time
 
 
 class Member(NamedTuple):
@@ -156,7 +156,9 @@ def join(
         start: tuple[int, ...] = ()
         if clock.shift_us > 0.0:
             start = (len(tasks),)
-            wait = GraphTask(STEP_START, local.rank, BESIDE, clock.shift_us, is_exclusive=False, category=STEP_START)
+            wait = GraphTask(
+                STEP_START, local.rank, COLLECTIVE_STREAM, clock.shift_us, is_exclusive=False, category=STEP_START
+            )
             tasks.append(wait)
             owners.append((local.rank, None))
         transfers = joined[local.rank]
@@ -230,7 +232,7 @@ def _meet(collective: JoinedCollective, tasks: list[GraphTask], positions: Mappi
         meeting = len(tasks)
         name = f"{collective.name} {MEETING}"
         first = collective.members[0].rank
-        tasks.append(GraphTask(name, first, BESIDE, 0.0, arrivals, is_exclusive=False, category=MEETING))
+        tasks.append(GraphTask(name, first, COLLECTIVE_STREAM, 0.0, arrivals, is_exclusive=False, category=MEETING))
     for member, transfer in zip(collective.members, transfers, strict=True):
         if collective.waits_for_all:
             others: tuple[int, ...] = (meeting,)

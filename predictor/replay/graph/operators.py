@@ -159,20 +159,20 @@ def _recorded_as(
     events: Sequence[TraceEvent], table: OperatorTable, backward: TraceEvent, candidates: Sequence[int]
 ) -> int:
     """Return the forward operator of a backward one among those with its sequence number."""
-    name = _plain(backward.name.rsplit(" ", 1)[-1])
+    name = _stem(backward.name.rsplit(" ", 1)[-1])
     last = NO_OPERATOR
     for operator in reversed(candidates):
         event = events[table.events[operator]]
         if event.start_us > backward.start_us:
             continue
-        if _plain(event.name) == name:
+        if _stem(event.name) == name:
             return operator
         if last == NO_OPERATOR:
             last = operator
     return last
 
 
-def _plain(name: str) -> str:
+def _stem(name: str) -> str:
     """Return what ``AddmmBackward0`` and ``aten::addmm`` have in common."""
     name = name.rsplit("::", 1)[-1]
     match = BACKWARD_NAME.match(name)

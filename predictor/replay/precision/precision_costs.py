@@ -34,7 +34,7 @@ from predictor.replay.precision.operator_config import OperatorConfig, own_opera
 from predictor.replay.precision.operator_graph import OperatorNode, Precision
 
 
-class Origin(StrEnum):
+class CostOrigin(StrEnum):
     """Where a cost is from, in a word."""
 
     TRACED = "traced"
@@ -48,7 +48,7 @@ class OperatorCost(NamedTuple):
     """A cost and where it is from."""
 
     cost: Cost
-    origin: Origin
+    origin: CostOrigin
 
 
 class CostSource(Protocol):
@@ -83,13 +83,13 @@ class PrecisionCosts:
         config = config or own_operators()
         self._times = times
         self._casts = CastCosts(measured, sheet.memory_bandwidth_gb_per_s if sheet is not None else None)
-        self._sources: list[tuple[Origin, CostSource]] = [(Origin.TRACE, TraceSource((*traces, times), config))]
+        self._sources: list[tuple[CostOrigin, CostSource]] = [(CostOrigin.TRACE, TraceSource((*traces, times), config))]
         if measured is not None:
-            self._sources.append((Origin.MEASURED, MeasuredSource(measured, config)))
+            self._sources.append((CostOrigin.MEASURED, MeasuredSource(measured, config)))
         if systems:
-            self._sources.append((Origin.REGRESSORS, RegressorSource(systems, config)))
+            self._sources.append((CostOrigin.REGRESSORS, RegressorSource(systems, config)))
         if sheet is not None:
-            self._sources.append((Origin.PHYSICS, PhysicsSource(sheet, config)))
+            self._sources.append((CostOrigin.PHYSICS, PhysicsSource(sheet, config)))
         self._answers: dict[tuple[str, Precision, Pass], OperatorCost] = {}
 
     def forward(self, node: OperatorNode, precision: Precision) -> Cost:
@@ -130,9 +130,9 @@ class PrecisionCosts:
     def _ask(self, node: OperatorNode, precision: Precision, step_pass: Pass) -> OperatorCost:
         traced_us = self._times.us(node.label, step_pass)
         if traced_us == 0.0:
-            return OperatorCost(ZERO, Origin.TRACED)
+            return OperatorCost(ZERO, CostOrigin.TRACED)
         if precision is node.traced:
-            return OperatorCost(Cost(traced_us, traced_us, traced_us, Source.MEASURED), Origin.TRACED)
+            return OperatorCost(Cost(traced_us, traced_us, traced_us, Source.MEASURED), CostOrigin.TRACED)
         for origin, source in self._sources:
             cost = source.cost(node, precision, step_pass, traced_us)
             if cost is not None:

@@ -17,7 +17,7 @@ from predictor.replay.precision.operator_graph import OperatorGraph, Precision
 from predictor.replay.procedure.arguments import TraceParser, add_trace, precision_of, trace_name
 from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.critical import critical_data, critical_path
-from predictor.replay.procedure.documents import CriticalData, NodeData, Origin, write_document
+from predictor.replay.procedure.documents import CriticalData, NodeData, Provenance, write_document
 from predictor.replay.procedure.folders import Folders, Kind
 from predictor.replay.procedure.kernels import add_config, config_of
 from predictor.replay.procedure.mapping import forward_graph, node_data, precision_of_step, traced_device
@@ -78,10 +78,10 @@ def rank_path(folders: Folders, arguments: argparse.Namespace, name: str) -> Pat
     return paths[rank]
 
 
-def origin_of(arguments: argparse.Namespace, name: str, opened: OpenedStep, precision: Precision) -> Origin:
+def provenance_of(arguments: argparse.Namespace, name: str, opened: OpenedStep, precision: Precision) -> Provenance:
     """Return what the files of a step were made from."""
     local = opened.local
-    return Origin(
+    return Provenance(
         model_name=arguments.model_name,
         file_name=name,
         device_name=arguments.device_name,
@@ -98,7 +98,7 @@ def _written(folders: Folders, arguments: argparse.Namespace, name: str, opened:
     """Write the four files and the log, and yield a summary."""
     local = opened.local
     graph = graph_of(folders, arguments.model_name, name, local, config_of(folders, arguments))
-    origin = origin_of(arguments, name, opened, precision_of_step(graph, local))
+    origin = provenance_of(arguments, name, opened, precision_of_step(graph, local))
     replayed = replay_local(local)
     path, data = critical_path(origin, local, replayed), critical_data(origin, local, replayed)
     nodes = node_data(origin, traced_times(local, graph), local)
@@ -122,7 +122,7 @@ def _written(folders: Folders, arguments: argparse.Namespace, name: str, opened:
     yield f"wrote {log}"
 
 
-def _heading(arguments: argparse.Namespace, name: str, opened: OpenedStep, origin: Origin) -> Iterator[str]:
+def _heading(arguments: argparse.Namespace, name: str, opened: OpenedStep, origin: Provenance) -> Iterator[str]:
     device = f"{origin.device_name} (traced on {origin.traced_device})"
     yield f"{arguments.model_name}, {name}, rank {origin.rank}, {origin.step}: {origin.precision} on {device}"
     yield from (f"note: {note}" for note in opened.notes)

@@ -14,7 +14,7 @@ from pathlib import Path
 import yaml
 
 from predictor.core.base.command_line import Parser
-from predictor.core.base.encoding import fit_encoding
+from predictor.core.base.encoding import encodable
 from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.core.base.read_yaml import one_line
 from predictor.core.timeline.graph import GraphError
@@ -62,7 +62,7 @@ def run(parser: argparse.ArgumentParser, answer: Answer, argv: Sequence[str] | N
     except UnansweredError as error:
         return _complain(parser, str(error), UNANSWERED)
     try:
-        sys.stdout.write(fit_encoding(f"{text}\n", sys.stdout.encoding))
+        sys.stdout.write(encodable(f"{text}\n", sys.stdout.encoding))
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has closed the pipe, as in « | head »
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

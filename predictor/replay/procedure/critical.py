@@ -6,13 +6,13 @@ from collections import defaultdict
 
 from predictor.core.timeline.graph import GraphReplay
 from predictor.replay.graph.local_graph import NO_OPERATOR, EdgeKind, LocalGraph, TracedOperator
-from predictor.replay.procedure.documents import CriticalData, CriticalPath, Origin, PathOperator, PathTask
+from predictor.replay.procedure.documents import CriticalData, CriticalPath, PathOperator, PathTask, Provenance
 
 LAG = "lag"
 Key = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]
 
 
-def critical_path(origin: Origin, local: LocalGraph, replayed: GraphReplay) -> CriticalPath:
+def critical_path(origin: Provenance, local: LocalGraph, replayed: GraphReplay) -> CriticalPath:
     """Return the critical path, task after task, with the edge that each waited for."""
     tasks = []
     before: int | None = None
@@ -35,7 +35,7 @@ def critical_path(origin: Origin, local: LocalGraph, replayed: GraphReplay) -> C
     return CriticalPath(origin=origin, path_us=replayed.makespan_us, tasks=tuple(tasks))
 
 
-def critical_data(origin: Origin, local: LocalGraph, replayed: GraphReplay) -> CriticalData:
+def critical_data(origin: Provenance, local: LocalGraph, replayed: GraphReplay) -> CriticalData:
     """Return what the critical path computes on: its operators by their shapes, the largest share first."""
     kinds: dict[str, float] = defaultdict(float)
     times: dict[Key, float] = defaultdict(float)

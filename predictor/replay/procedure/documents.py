@@ -17,7 +17,7 @@ Elements = Annotated[int, Field(ge=0)]
 Shapes = tuple[tuple[int, ...], ...]
 
 
-class Origin(RecordModel):
+class Provenance(RecordModel):
     """What a file was made from."""
 
     model_name: str
@@ -47,7 +47,7 @@ class CriticalPath(RecordModel):
     """``cng``: the longest path through the step, each task started by the one before it."""
 
     format: Literal["estimate-train-time/cng/1"] = "estimate-train-time/cng/1"
-    origin: Origin
+    origin: Provenance
     path_us: Microseconds = Field(description="of the replayed step")
     tasks: tuple[PathTask, ...]
 
@@ -69,7 +69,7 @@ class CriticalData(RecordModel):
     """``cng_data``: the data on the critical path, the operator with the largest share first."""
 
     format: Literal["estimate-train-time/cng-data/1"] = "estimate-train-time/cng-data/1"
-    origin: Origin
+    origin: Provenance
     path_us: Microseconds
     kinds_us: dict[str, Microseconds] = Field(description="of the path, by kind of task; lag: waiting between tasks")
     operators: tuple[PathOperator, ...]
@@ -106,7 +106,7 @@ class NodeData(RecordModel):
     """``node_data``: every operator of the model with its times in one precision."""
 
     format: Literal["estimate-train-time/node-data/1"] = "estimate-train-time/node-data/1"
-    origin: Origin
+    origin: Provenance
     nodes: tuple[NodeRow, ...]
     optimizer_us: Microseconds
     other_us: Microseconds = Field(description="of operators of the step that belong to no operator of the model")

@@ -10,7 +10,7 @@ from predictor.replay.precision.cost_sources import TracedTimes
 from predictor.replay.precision.nesting import Inside
 from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision
 from predictor.replay.procedure.blocks import blocks, first_of_kind
-from predictor.replay.procedure.documents import CastRow, DagNode, ForwardGraph, NodeData, NodeRow, Origin
+from predictor.replay.procedure.documents import CastRow, DagNode, ForwardGraph, NodeData, NodeRow, Provenance
 
 
 def forward_graph(model_name: str, source: str, graph: OperatorGraph) -> ForwardGraph:
@@ -52,7 +52,7 @@ def traced_device(local: LocalGraph) -> str:
     return local.device_name or local.backend
 
 
-def node_data(origin: Origin, times: TracedTimes, local: LocalGraph) -> NodeData:
+def node_data(origin: Provenance, times: TracedTimes, local: LocalGraph) -> NodeData:
     """Return the times of a model's operators in the traced step, casts inside them apart."""
     graph = times.graph
     optimizer_us = sum(operator.us for operator in outermost(local, "optimizer"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from microbench.call import Call, Maker, Tensor
-from predictor.core.costs.expert_load import load_of
+from predictor.core.costs.expert_load import busiest_rank_load
 from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Shape
 
@@ -22,7 +22,7 @@ def drawn(call: LayerCall) -> Shape:
 def rows_per_expert(shape: Shape) -> list[int]:
     """Return how many tokens chose each expert of the rank; a token chooses an expert once."""
     tokens, _, _, top_k, experts, held, exponent, _ = shape
-    shares = load_of(tokens, experts, held, exponent).shares
+    shares = busiest_rank_load(tokens, experts, held, exponent).shares
     return [min(tokens, round(tokens * top_k * share)) for share in shares]
 
 

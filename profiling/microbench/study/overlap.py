@@ -42,7 +42,7 @@ class Copy(Protocol):
         """Return the number of different SMs that the last copy held."""
 
 
-class Beside(NamedTuple):
+class Concurrent(NamedTuple):
     """Times of one run of products and a copy, and which of the two was covered by the other."""
 
     product_us: float
@@ -70,7 +70,7 @@ def copier(programs: int) -> tuple[Copy, str, int]:
     return SmCopy(programs), KERNEL, BLOCK_BYTES
 
 
-def run_beside(run: Callable[[], object], copy: Copy, size: Cover, side: Any) -> Beside:
+def run_concurrently(run: Callable[[], object], copy: Copy, size: Cover, side: Any) -> Concurrent:
     """Run products on the current stream and a copy on another, both from one moment on."""
     import torch
 
@@ -93,12 +93,12 @@ def run_beside(run: Callable[[], object], copy: Copy, size: Cover, side: Any) ->
     copy_us = copy_start.elapsed_time(copy_end) * 1e3
     starts_inside = copy_start.elapsed_time(start) >= 0.0
     rest_ms = end.elapsed_time(copy_end)  # of the copy, behind the last product
-    return Beside(product_us, copy_us, starts_inside and rest_ms >= 0.0, rest_ms <= 0.0)
+    return Concurrent(product_us, copy_us, starts_inside and rest_ms >= 0.0, rest_ms <= 0.0)
 
 
 def covered(
     run: Callable[[], object], copy: Copy, size: Cover, longer: Callable[[Cover], Cover], which: str, side: Any
-) -> list[Beside]:
+) -> list[Concurrent]:
     """Return runs in which the one kernel covered the other, lengthening the cover where it was too short.
 
     Args:
@@ -106,14 +106,14 @@ def covered(
         copy: on its SMs.
         size: of the first try.
         longer: returns the size with a longer cover.
-        which: field of ``Beside`` that says that a run counts.
+        which: field of ``Concurrent`` that says that a run counts.
         side: stream of the copy.
 
     Raises:
         RuntimeError: the longest cover was too short.
     """
     for _ in range(TRIES):
-        runs = [run_beside(run, copy, size, side) for _ in range(REPETITIONS)]
+        runs = [run_concurrently(run, copy, size, side) for _ in range(REPETITIONS)]
         if all(getattr(each, which) for each in runs):
             return runs
         last, size = size, longer(size)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from microbench.errors import MeasureError
 from microbench.table import cut_torn
-from predictor.core.base.files import built_beside, write_whole
+from predictor.core.base.files import atomic_file, write_whole
 
 ARCHIVE = "results.tar.gz"
 SUMMARY = "survey.json"
@@ -22,7 +22,7 @@ GROWING = ".csv"
 
 def pack(folder: Path, archive: Path) -> None:
     """Pack a folder into an archive atomically: a reader sees the old or the new one."""
-    with built_beside(archive) as building, tarfile.open(building, "w:gz", compresslevel=6) as tar:
+    with atomic_file(archive) as building, tarfile.open(building, "w:gz", compresslevel=6) as tar:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.name.startswith("."):
                 tar.add(path, arcname=path.relative_to(folder).as_posix(), recursive=False)

@@ -23,7 +23,7 @@ UNLIMITED = ("UNLIMITED", "INFINITE")
 MEMORY = re.compile(r"\d+[KMGT]?B?", re.ASCII | re.IGNORECASE)
 
 
-def plain(value: Any, where: str = "") -> Any:
+def file_values(value: Any, where: str = "") -> Any:
     """Return a value as YAML and JSON hold it, in new containers: tuples become lists.
 
     Raises:
@@ -32,9 +32,9 @@ def plain(value: Any, where: str = "") -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict | Mapping):
-        return {str(key): plain(inner, f"{where}.{key}") for key, inner in value.items()}
+        return {str(key): file_values(inner, f"{where}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
+        return [file_values(inner, f"{where}[{index}]") for index, inner in enumerate(value)]
     there = f"{where.lstrip('.')} is {value!r}: " if where else ""
     raise ConfigurationError(
         f"{there}expected text, a number, true, false, null, a list or a mapping; put dates in quotes"
@@ -69,7 +69,7 @@ def _environment(value: object) -> object:
 def _file_or_keys(value: object) -> object:
     """Refuse what is neither the path of a file nor a mapping, before pydantic explains both."""
     if isinstance(value, Mapping):
-        return plain(value)
+        return file_values(value)
     if not isinstance(value, str) or not value:
         raise ValueError("expected the path of a file, or keys and values")
     return value
@@ -137,7 +137,7 @@ def _memory(value: object) -> object:
 
 
 FileOrKeys = Annotated[str | dict[str, Any], BeforeValidator(_file_or_keys)]
-Free = Annotated[dict[str, Any], BeforeValidator(plain)]
+Free = Annotated[dict[str, Any], BeforeValidator(file_values)]
 Text = Annotated[str, Field(strict=True)]
 Word = Annotated[str, Field(strict=True, min_length=1)]
 Line = Annotated[str, Field(strict=True, min_length=1, pattern=r"^[^\x00-\x1f\x7f]+$")]

@@ -13,7 +13,7 @@ import yaml
 
 from model_training_framework.config.errors import ConfigurationError
 from model_training_framework.config.explain import shown
-from model_training_framework.config.fields import plain
+from model_training_framework.config.fields import file_values
 from predictor.core.base.errors import nearest
 from predictor.core.base.files import write_whole
 from predictor.core.base.read_yaml import read_keys
@@ -72,7 +72,7 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigFileNotFoundError(f"{path} does not exist.{nearest(path.name, beside)}")
     content = _read_json(path) if path.suffix == ".json" else read_keys(path, ConfigurationError)
     try:
-        copied: dict[str, Any] = plain(content)
+        copied: dict[str, Any] = file_values(content)
     except ConfigurationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     except RecursionError:
@@ -88,7 +88,7 @@ def dumped(content: Mapping[str, Any], format: str) -> str:  # noqa: A002 — th
     """
     if format not in FORMATS.values():
         raise ConfigurationError(f"format is {shown(format)}; expected yaml or json")
-    copied = plain(content)
+    copied = file_values(content)
     if format == "json":
         return json.dumps(copied, indent=2, ensure_ascii=False) + "\n"
     return "".join(_yaml(json.dumps({key: value})) for key, value in copied.items()) or "{}\n"

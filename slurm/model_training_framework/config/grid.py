@@ -9,7 +9,7 @@ from typing import Any
 
 from model_training_framework.config.errors import ConfigurationError
 from model_training_framework.config.explain import shown
-from model_training_framework.config.fields import plain
+from model_training_framework.config.fields import file_values
 from model_training_framework.config.nested import check_key
 
 NAMED_BY_THE_SEARCH = "experiment_name"
@@ -53,7 +53,7 @@ class ParameterGrid:
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
             raise ConfigurationError(f"{key} has {shown(values)} in grid {self.name}; expected a list of values")
         try:
-            copied = tuple(plain(value) for value in values)
+            copied = tuple(file_values(value) for value in values)
         except ConfigurationError as error:
             raise ConfigurationError(f"{key} of grid {self.name}: {error}") from None
         if not copied:
@@ -67,7 +67,7 @@ class ParameterGrid:
     @property
     def parameters(self) -> dict[str, list[Any]]:
         """Return every key with its values, in the order in which they were added; a copy."""
-        return {key: plain(values) for key, values in self._values.items()}
+        return {key: file_values(values) for key, values in self._values.items()}
 
     def get_parameter_count(self) -> int:
         """Return the number of combinations: the product of the numbers of values; 1 without parameters."""
@@ -79,7 +79,7 @@ class ParameterGrid:
         Values are copies: changing them changes neither the grid nor another combination.
         """
         for values in product(*self._values.values()):
-            yield {key: plain(value) for key, value in zip(self._values, values, strict=True)}
+            yield {key: file_values(value) for key, value in zip(self._values, values, strict=True)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the grid as YAML and JSON hold it."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from model_training_framework.config.errors import ConfigurationError, ValidationError
 from model_training_framework.config.experiment import ExperimentConfig
 from model_training_framework.config.explain import shown
-from model_training_framework.config.fields import plain
+from model_training_framework.config.fields import file_values
 from model_training_framework.config.files import FORMATS, read_file, write_file
 from model_training_framework.config.grid import ParameterGrid
 from model_training_framework.config.nested import merged, with_values
@@ -94,7 +94,7 @@ class ConfigurationManager:
             except ValidationError as error:
                 first, *rest = error.problems
                 raise ValidationError(f"{path}: {first}", *rest) from None
-        copied: dict[str, Any] = plain(content)
+        copied: dict[str, Any] = file_values(content)
         return copied
 
     def load_experiment(self, config_path: str | Path) -> ExperimentConfig:
@@ -175,7 +175,7 @@ class ConfigurationManager:
             return self.load_config(source, validate=False)
         if not isinstance(source, Mapping):
             raise ConfigurationError(f"{shown(source)} is no configuration; expected a file or a mapping")
-        copied: dict[str, Any] = plain(source)
+        copied: dict[str, Any] = file_values(source)
         return copied
 
     def _read(self, path: Path) -> dict[str, Any]:

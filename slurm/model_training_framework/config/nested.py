@@ -7,17 +7,17 @@ from typing import Any
 
 from model_training_framework.config.errors import ConfigurationError
 from model_training_framework.config.explain import shown
-from model_training_framework.config.fields import plain
+from model_training_framework.config.fields import file_values
 from model_training_framework.config.schema import is_free, is_known, is_section, unknown_key
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return two nested mappings as one; where both have a value, ``over`` wins. Lists replace lists."""
-    both: dict[str, Any] = plain(under)
+    both: dict[str, Any] = file_values(under)
     for key, value in over.items():
         below = both.get(key)
         is_both = isinstance(below, dict) and isinstance(value, Mapping)
-        both[key] = merged(below, value) if is_both else plain(value)  # type: ignore[arg-type]
+        both[key] = merged(below, value) if is_both else file_values(value)  # type: ignore[arg-type]
     return both
 
 
@@ -66,7 +66,7 @@ def with_values(content: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
     Raises:
         ConfigurationError: a key is not a known one, or its place is taken by a value.
     """
-    whole: dict[str, Any] = plain(content)
+    whole: dict[str, Any] = file_values(content)
     for dotted, value in values.items():
-        whole = with_value(whole, check_key(dotted), plain(value))
+        whole = with_value(whole, check_key(dotted), file_values(value))
     return whole

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from model_training_framework.config.errors import ConfigurationError, ValidationError
 from model_training_framework.config.experiment import ExperimentConfig
 from model_training_framework.config.explain import shown
-from model_training_framework.config.fields import plain, safe_name
+from model_training_framework.config.fields import file_values, safe_name
 from model_training_framework.config.grid import NAMED_BY_THE_SEARCH, ParameterGrid
 from model_training_framework.config.naming import NamingStrategy, canonical, names
 from model_training_framework.config.nested import with_value
@@ -59,7 +59,7 @@ class ParameterGridSearch:
         if not isinstance(base_config, Mapping | ExperimentConfig):
             raise ConfigurationError(f"base_config is {shown(base_config)}; expected a mapping of sections")
         self.base_config: dict[str, Any] = (
-            base_config.to_dict() if isinstance(base_config, ExperimentConfig) else plain(base_config)
+            base_config.to_dict() if isinstance(base_config, ExperimentConfig) else file_values(base_config)
         )
         self.grids: list[ParameterGrid] = []
         self.naming_strategy = NamingStrategy.HASH_BASED

@@ -10,7 +10,7 @@ from pydantic import ValidationError as PydanticError
 from pydantic.dataclasses import dataclass
 
 from model_training_framework.config.explain import explained
-from model_training_framework.config.fields import plain
+from model_training_framework.config.fields import file_values
 from model_training_framework.config.schema import register
 
 AnySection = TypeVar("AnySection", bound="Section")
@@ -43,7 +43,7 @@ class Section:
     def to_dict(self) -> dict[str, Any]:
         """Return keys and values as YAML and JSON hold them; nothing in it belongs to the section."""
         return {
-            key: value.to_dict() if isinstance(value, Section) else plain(value)
+            key: value.to_dict() if isinstance(value, Section) else file_values(value)
             for key, value in ((key, getattr(self, key)) for key in self.key_names)
         }
 
@@ -54,7 +54,7 @@ class Section:
         twin = object.__new__(type(self))
         for key in self.key_names:
             value = getattr(self, key)
-            object.__setattr__(twin, key, plain(value) if key in self.changeable else value)
+            object.__setattr__(twin, key, file_values(value) if key in self.changeable else value)
         return twin
 
     @classmethod

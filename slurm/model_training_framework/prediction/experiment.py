@@ -11,8 +11,8 @@ from model_training_framework.prediction.question import Answer, answer, changes
 from model_training_framework.utils import Error, Result, Success
 from model_training_framework.utils.tables import amount, interval
 from predictor.core.base.words import counted
-from predictor.core.step.fit import Fit, fit_of, fits_of
 from predictor.core.step.memory import GIB
+from predictor.core.step.memory_verdict import MemoryVerdict, fits_in_memory, memory_verdict
 from predictor.formats.experiment import gpus_per_node
 
 US_PER_HOUR = 3.6e9
@@ -68,14 +68,14 @@ class ExperimentPrediction:
     notes: tuple[str, ...]
 
     @property
-    def fit(self) -> Fit | None:
+    def fit(self) -> MemoryVerdict | None:
         """Return whether it fits, may not, or does not; None where the system does not say what a GPU holds."""
-        return fit_of(self.memory_gib * GIB, self.gpu_memory_gib)
+        return memory_verdict(self.memory_gib * GIB, self.gpu_memory_gib)
 
     @property
     def fits(self) -> bool | None:
         """Return whether it fits; None where that cannot be told."""
-        return fits_of(self.fit)
+        return fits_in_memory(self.fit)
 
     @property
     def refusal(self) -> str | None:

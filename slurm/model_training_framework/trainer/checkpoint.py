@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from model_training_framework.trainer import sharded
 from model_training_framework.trainer.checkpoint_files import (
     FileEntry,
-    check_plain,
+    check_storable,
     make_durable,
     read_part,
     write_part,
@@ -108,9 +108,9 @@ class Checkpointer:
             CheckpointError: a rank could not write; nothing was changed, the older checkpoints are there.
             TrainerError: the state holds what cannot be stored.
         """
-        check_plain(dict(snapshot.own), "state")
+        check_storable(dict(snapshot.own), "state")
         plain, shards = sharded.split(snapshot.shared)
-        check_plain(plain, "state")
+        check_storable(plain, "state")
         try:
             self.wait_until_durable()
         except CheckpointError as error:  # the other ranks do not know of it, and go on to the next one
@@ -233,7 +233,7 @@ def read_state(stored: Stored, rank: int = 0) -> ResumeState:
         CheckpointError: it cannot be read.
     """
     try:
-        return ResumeState.from_plain(read_part(stored.path / rank_part(rank))["resume"])
+        return ResumeState.from_state_dict(read_part(stored.path / rank_part(rank))["resume"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{stored.path} holds no resume state: {error}") from error
 

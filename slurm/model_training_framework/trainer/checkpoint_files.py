@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from model_training_framework.trainer.errors import CheckpointError, TrainerError
 
 READ_AT_ONCE = 1 << 22
-PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device}
+STORABLE = {type(None), bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device}
 CONTAINERS = {list, tuple, set, dict, OrderedDict, Counter}
 
 
@@ -110,14 +110,14 @@ def read_part(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_plain(value: Any, where: str) -> None:
+def check_storable(value: Any, where: str) -> None:
     """Check that a state can be stored without code, before anything is written.
 
     Raises:
         TrainerError: something in it is of another type; the message says where.
     """
     kind = type(value)
-    if kind in PLAIN or isinstance(value, torch.Tensor):
+    if kind in STORABLE or isinstance(value, torch.Tensor):
         return
     if kind not in CONTAINERS:
         raise TrainerError(
@@ -126,8 +126,8 @@ def check_plain(value: Any, where: str) -> None:
         )
     items = value.items() if isinstance(value, dict) else enumerate(value)
     for key, item in items:
-        if type(item) not in PLAIN:
-            check_plain(item, f"{where}[{key!r}]")
+        if type(item) not in STORABLE:
+            check_storable(item, f"{where}[{key!r}]")
 
 
 def make_durable(path: Path) -> None:

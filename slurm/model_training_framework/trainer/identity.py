@@ -68,7 +68,7 @@ def identity_of(
     }
     for name in given.groups[0].keys() - NOT_COMPARED:
         found[name] = _one([group.get(name) for group in given.groups])
-    return {name: value for name, value in found.items() if _is_plain(value)}
+    return {name: value for name, value in found.items() if _is_json_value(value)}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, str]:
@@ -180,9 +180,9 @@ def _one(values: list[Any]) -> Any:
     return values[0] if all(value == values[0] for value in values) else values
 
 
-def _is_plain(value: Any) -> bool:
+def _is_json_value(value: Any) -> bool:
     if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
+        return all(_is_json_value(item) for item in value)
     if isinstance(value, dict):
-        return all(_is_plain(item) for pair in value.items() for item in pair)
+        return all(_is_json_value(item) for pair in value.items() for item in pair)
     return value is None or type(value) in (bool, int, float, str)

@@ -43,7 +43,7 @@ TRAFFIC_PREFIXES = ("c10d::", "_c10d_functional::", "FSDP::", "fsdp::")
 # Operators beside the named ones: what a linear layer's backward node sums for its bias, the sum of the gradients of
 # two branches, and gradients added to those of earlier micro-batches.
 BIAS_GRADIENTS, BRANCH_SUM, ACCUMULATION, OTHER = "bias_gradients", "residual_add", "gradient_accumulation", "other"
-BESIDE_NODES = {"aten::sum": BIAS_GRADIENTS, "aten::add": BRANCH_SUM, "aten::add_": BRANCH_SUM}
+SUM_OPERATORS = {"aten::sum": BIAS_GRADIENTS, "aten::add": BRANCH_SUM, "aten::add_": BRANCH_SUM}
 # Kernels outside any scope that are an operator's by themselves: TorchRec reorders keys before and behind exchanges.
 KERNELS = {
     "fbgemm::block_bucketize_sparse_features": "kjt_permute",
@@ -230,7 +230,7 @@ def _collectives(events: Sequence[Any], sends: PassName) -> Iterator[Timed]:
 
 
 def operator_calls(
-    events: Iterable[Any], is_gpu: bool, sends: PassName = FORWARD, beside: Mapping[str, str] = BESIDE_NODES
+    events: Iterable[Any], is_gpu: bool, sends: PassName = FORWARD, beside: Mapping[str, str] = SUM_OPERATORS
 ) -> list[Timed]:
     """Return the calls of named operators and of collectives in one profiled step, by start.
 

@@ -55,7 +55,7 @@ class Resuming(TrainingLoop):
         }
         ddp = snapshot.ddp_of(self.model)
         own = {
-            "resume": self.state.to_plain(),
+            "resume": self.state.state_dict(),
             "gradients": snapshot.gradients_of(self.module) if self.train.micro_step else {},
             "buffers": snapshot.buffers_of(self.module) if self.ranks.world_size > 1 else {},
             "syncs_buffers": ddp.require_forward_param_sync if ddp is not None else None,
@@ -97,7 +97,7 @@ class Resuming(TrainingLoop):
         self.callbacks.load_state_dict(own["callbacks"])
         self.metrics, self._validated_step = dict(own["metrics"]), own["validated_step"]
         self._is_stopping = own["is_stopping"]
-        self.state = ResumeState.from_plain(own["resume"])
+        self.state = ResumeState.from_state_dict(own["resume"])
         if self.state.rng is not None:
             restore_rng(self.state.rng)
             self.state.rng = None

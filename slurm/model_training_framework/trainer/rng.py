@@ -34,15 +34,15 @@ class RNGState:
     torch: Any
     cuda: list[Any] = field(default_factory=list)
 
-    def to_plain(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return it as tensors, numbers and text."""
         kind, words, *rest = self.numpy
         numpy = (kind, torch.from_numpy(words.astype(np.int64)), *rest)
         return {"python": self.python, "numpy": numpy, "torch": self.torch, "cuda": self.cuda}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> RNGState:
-        """Return what ``to_plain`` gave."""
+    def from_state_dict(cls, plain: Mapping[str, Any]) -> RNGState:
+        """Return what ``state_dict`` gave."""
         kind, words, *rest = plain["numpy"]
         numpy = (kind, words.numpy().astype(np.uint32), *rest)
         return cls(plain["python"], numpy, plain["torch"], list(plain["cuda"]))

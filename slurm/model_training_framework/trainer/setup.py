@@ -107,7 +107,7 @@ def set_up_sharded(fabric: Any, module: nn.Module, optimizer: Any) -> tuple[Any,
     return model, fabric.setup_optimizers(optimizer)
 
 
-def set_up_plain(fabric: Any, module: nn.Module, optimizer: Any) -> tuple[Any, Any]:
+def set_up_unsharded(fabric: Any, module: nn.Module, optimizer: Any) -> tuple[Any, Any]:
     """Set up a model and its optimizer without sharding.
 
     On a single device and in 32-true Fabric's wrapper has nothing to convert and nothing to check in the backward

@@ -93,12 +93,12 @@ class ResumeState:
     rng: RNGState | None = None
     timestamp: float = 0.0
 
-    def to_plain(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         """Return it as tensors, numbers and text."""
         train = self.train and {name: getattr(self.train, name) for name in TrainMicroState.__slots__}
         val = self.val and {name: getattr(self.val, name) for name in ValMicroState.__slots__}
         if val and self.val and self.val.train_rng:
-            val["train_rng"] = self.val.train_rng.to_plain()
+            val["train_rng"] = self.val.train_rng.state_dict()
         return {
             "phase": self.phase.value,
             "epoch": self.epoch,
@@ -106,13 +106,13 @@ class ResumeState:
             "version": self.version,
             "train": train,
             "val": val,
-            "rng": self.rng and self.rng.to_plain(),
+            "rng": self.rng and self.rng.state_dict(),
             "timestamp": self.timestamp,
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> ResumeState:
-        """Return what ``to_plain`` gave.
+    def from_state_dict(cls, plain: Mapping[str, Any]) -> ResumeState:
+        """Return what ``state_dict`` gave.
 
         Raises:
             ValueError: it has another version.
@@ -124,6 +124,6 @@ class ResumeState:
         values["train"] = values["train"] and TrainMicroState(**values["train"])
         if values["val"]:
             rng = values["val"]["train_rng"]
-            values["val"] = ValMicroState(**{**values["val"], "train_rng": rng and RNGState.from_plain(rng)})
-        values["rng"] = values["rng"] and RNGState.from_plain(values["rng"])
+            values["val"] = ValMicroState(**{**values["val"], "train_rng": rng and RNGState.from_state_dict(rng)})
+        values["rng"] = values["rng"] and RNGState.from_state_dict(values["rng"])
         return cls(**values)

@@ -12,7 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from model_training_framework.trainer.operator_scopes import recording
-from model_training_framework.trainer.operator_times import BACKWARD, BESIDE_NODES, FORWARD, Timed, operator_calls
+from model_training_framework.trainer.operator_times import BACKWARD, FORWARD, SUM_OPERATORS, Timed, operator_calls
 from predictor.core.timeline.pipeline import Stream
 from predictor.core.timeline.spans import Span
 from predictor.replay.files.measured_step import COLLECTIVE, OPERATOR, OperatorTime, PassName, StepProvenance
@@ -34,7 +34,7 @@ class StepProfiler:
         is_gpu: bool = False,
         sends: PassName = FORWARD,
         names: Mapping[str, str] | None = None,
-        beside: Mapping[str, str] = BESIDE_NODES,
+        beside: Mapping[str, str] = SUM_OPERATORS,
     ) -> None:
         """Say how many steps are profiled.
 

@@ -36,8 +36,8 @@ from model_training_framework.trainer.setup import (
     is_sharding,
     make_fabric,
     reproducible,
-    set_up_plain,
     set_up_sharded,
+    set_up_unsharded,
     shard_fully,
     sharding_strategy,
 )
@@ -113,7 +113,7 @@ class GenericTrainer(Resuming):
         """Return model and optimizer on their devices, with the strategy's parallelism."""
         if is_sharding(self.fabric):
             return set_up_sharded(self.fabric, model, optimizer)
-        return set_up_plain(self.fabric, model, optimizer)
+        return set_up_unsharded(self.fabric, model, optimizer)
 
     def forward_backward(self, batch: Any, batch_idx: int, share: float) -> dict[str, Any]:
         """Add the gradients of a batch, times its share of the optimizer step, and return what the step returned."""

@@ -100,20 +100,13 @@ def test_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]},
-        {
-            "plugins": ["axolotl.integrations.liger.LigerPlugin"],
-            "liger_fused_linear_cross_entropy": True,
-            "liger_rms_norm": True,
-        },
-    ],
-)
-def test_a_fused_loss_is_said_to_be_left_out(keys: dict[str, Any], tmp_path: Path) -> None:
-    read = found(tmp_path, **keys)
-    assert any("predicted without, with torch's cross entropy (torch)" in note for note in read.notes)
+def test_kernels_of_liger(tmp_path: Path) -> None:
+    read = found(tmp_path, liger_rope=True, liger_glu_activation=True, liger_fused_linear_cross_entropy=True)
+    model = read.with_derived({**read.content, "model": {**read.content["model"], "activation": "swiglu"}})["model"]
+    assert (model["loss"], model["fused_rope"], model["fused_side_kernels"]) == ("fused_linear", True, True)
+    assert "normalization" not in model
+    cut = found(tmp_path, plugins=["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"])
+    assert cut.content["model"]["loss"] == "fused_linear"
 
 
 def test_samples_with_images_need_the_model_s_own_file(tmp_path: Path) -> None:
@@ -130,3 +123,11 @@ def test_deepspeed_beside_it(tmp_path: Path) -> None:
     assert read.content["training"]["framework"] == "deepspeed"
     content = read.with_derived({**read.content, "model": {"hidden_size": 64}})
     assert content["parallelism"]["gradient_bucket_elements"] == 64 * 64
+
+
+def test_deepspeed_as_axolotl_ships_it(tmp_path: Path) -> None:
+    read = found(tmp_path, deepspeed="deepspeed_configs/zero1.json")
+    assert read.content["parallelism"]["zero_stage"] == 1
+    assert any("is not there; it is taken as axolotl 0.19 has it" in note for note in read.notes)
+    with pytest.raises(ConfigError, match=r"offload_param.device is 'cpu'; weights in host memory are not modelled"):
+        found(tmp_path, deepspeed="deepspeed_configs/zero3_bf16_cpuoffload_all.json")

@@ -9,7 +9,7 @@ import pytest
 
 from predictor.__main__ import main
 from predictor.core.plan.loading import load
-from predictor.search.model_options import of_model
+from predictor.layout_search.model_options import of_model
 
 READERS = Path(__file__).resolve().parents[2] / "data" / "readers"
 FILES = [

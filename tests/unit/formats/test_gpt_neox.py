@@ -146,7 +146,12 @@ def test_the_published_examples_as_gpt_neox_has_them(cluster: str, letter: str, 
 
 
 def test_the_20b_model(tmp_path: Path) -> None:
-    changes = {"num-layers": 44, "hidden-size": 6144, "num-attention-heads": 64, "no-weight-tying": True}
+    changes: dict[str, Any] = {
+        "num-layers": 44,
+        "hidden-size": 6144,
+        "num-attention-heads": 64,
+        "no-weight-tying": True,
+    }
     changes |= {"gpt_j_residual": True, "rotary_pct": 0.25, "tokenizer_type": "HFTokenizer"}
     changes |= {"vocab-file": "20B_tokenizer.json", "pipe-parallel-size": 4, "model-parallel-size": 2}
     content = found(tmp_path, 96, **changes).content

@@ -47,6 +47,8 @@ def whole(read: Read) -> dict[str, Any]:
         ({}, "parallelism", "fp32_parameters", True),  # weights that train are widened
         ({"pure_bf16": True}, "training", "optimizer_state_bytes", 4.0),
         ({"flash_attn": "disabled"}, "model", "attention", "unfused"),
+        ({"fp8": True}, "training", "gemm_recipe", "fp8_rowwise"),
+        ({"fp8": True, "fp8_backend": "te"}, "training", "gemm_recipe", "fp8_delayed"),
         (LORA, "training", "lora", {"rank": 4}),
         ({**LORA, "lora_target": "q_proj,v_proj"}, "training", "lora", {"rank": 4, "targets": ["q", "v"]}),
         ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, "quantized_base": True}),
@@ -95,3 +97,26 @@ def test_a_file_that_exports_trains_nothing(tmp_path: Path) -> None:
     path.write_text("model_name_or_path: m\ntemplate: qwen\nexport_dir: out\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="export_dir is out; it trains nothing"):
         read_any(path)
+
+
+def test_version_1(tmp_path: Path) -> None:
+    path = tmp_path / "v1.yaml"
+    run = {
+        "model": "Qwen/Qwen3-4B",
+        "train_dataset": "data.yaml",
+        "micro_batch_size": 2,
+        "global_batch_size": 32,
+        "dist_config": {"name": "fsdp2", "dcp_path": None},
+    }
+    path.write_text(yaml.safe_dump(run), encoding="utf-8")
+    content = read_any(path, 8).content
+    assert content["model"] == {"preset": "qwen3-4b", "loss": "torch", "sequence_length": 2048}
+    assert content["parallelism"]["zero_stage"] == 3
+    training = content["training"]
+    assert (training["micro_batch_size"], training["global_batch_size"], training["recompute"]) == (2, 32, "full")
+    adapters = {"peft_config": {"name": "lora", "r": 16, "lora_alpha": 32}, "quant_config": {"quantization_bit": 4}}
+    path.write_text(yaml.safe_dump({**run, "dist_config": None, **adapters}), encoding="utf-8")
+    assert read_any(path, 8).content["training"]["lora"] == {"rank": 16, "quantized_base": True}
+    path.write_text(yaml.safe_dump({**run, "dist_config": {"name": "fsdp2", "cp_size": 2}}), encoding="utf-8")
+    with pytest.raises(ConfigError, match="cp_size is 2; DeepSpeed-Ulysses is not modelled"):
+        read_any(path, 8)

@@ -87,7 +87,8 @@ def test_releases_of_2020_on_deepspeed(tmp_path: Path) -> None:
     script = f"deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt2.py {SIZES} {REST} --batch-size 2 --gas 4 --deepspeed"
     script += " --model-parallel-size 2 --pipe-parallel-size 2 --zero-stage 0 --zero-reduce-bucket-size 5000 --bf16"
     script += " --checkpoint-activations --checkpoint-num-layers 2 --synchronize-each-layer --contigious-checkpointing"
-    content = found(tmp_path, f"{script} --normalization rmsnorm").content
+    content = found(tmp_path, f"{script} --normalization rmsnorm --num-key-value-heads 2").content
+    assert content["model"]["num_key_value_heads"] == 2
     degrees = [content["parallelism"][f"{part}_parallel_size"] for part in ("tensor", "pipeline", "data")]
     assert degrees == [2, 2, 2]
     assert content["model"]["normalization"] == "rms_norm"
@@ -163,3 +164,11 @@ def test_a_script_that_takes_its_arguments_in_turn_is_not_followed(tmp_path: Pat
     (tmp_path / "run.sh").write_text(turn + SIZED, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"it starts run\.sh: read that"):
         found(tmp_path, "bash run.sh --tp 4\n")
+
+
+def test_what_a_condition_adds_passes_where_it_costs_nothing(tmp_path: Path) -> None:
+    script = 'if [ $FROM != none ]; then\n  LOADING=" --load $FROM"\n  DONE=""\nfi\n'
+    command = f"python pretrain_gpt.py {WHOLE} ${{LOADING}} $DONE --swiglu ${{LOADING}}"
+    assert found(tmp_path, f"{script}{command}").content["model"]["activation"] == "swiglu"
+    with pytest.raises(ConfigError, match=r"--recompute-activations stands in a condition of the script \(LOADING\)"):
+        found(tmp_path, f"{script.replace('--load $FROM', '--recompute-activations')}{command}")

@@ -13,9 +13,9 @@ from predictor.core.plan.loading import prepare
 from predictor.formats.shell.script import parse
 from predictor.formats.shell.words import UNKNOWN
 from predictor.formats.writers import written
-from predictor.search.answer import configuration_of
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import plans
+from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.rank import plans
 from tests.unit.examples import full_form
 
 ACCEPTED: dict[str, Any] = read_mapping(Path(__file__).parents[2] / "data" / "writers" / "megatron_core_0.19.2.yaml")

@@ -20,15 +20,9 @@ ARGUMENTS = (
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.yaml", "actor_rollout_ref: {}\ndata: {}\n", "a.yaml is of verl, which is not read"),
-        ("a.yaml", "work_group: x\nmodules: {}\n", "is of Primus"),
-        ("a.yaml", "model:\n  _component_: torchtune.models.llama3\n", "is of torchtune"),
-        ("a.yaml", "tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "is of torchtune"),
-        ("a.yaml", "model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "is of nanotron"),
-        ("a.yaml", "model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "is of litgpt"),
+        ("a.yaml", "work_group: x\nmodules: {}\n", "a.yaml is of Primus, which is not read"),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
-        ("a.yaml", "model:\n  _target_: nemo.collections.llm.gpt\noptim: {}\n", "is of NeMo 2"),
-        ("a.yaml", "policy: {}\ncluster: {}\ngrpo: {}\n", "is of NeMo RL"),
+        ("a.yaml", "workload:\n  image: x\n  gpus: 8\n", "is of a GPU recipe's Helm chart"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
         ("a.sh", "export TP=2\nexport PP=4\n", "read the script that starts it"),
@@ -45,14 +39,41 @@ def test_refused_by_name(name: str, text: str, message: str, tmp_path: Path) -> 
 
 def test_configuration_says_which_tool_a_file_is_of(tmp_path: Path) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text("policy: {}\ncluster: {}\ngrpo: {}\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is of NeMo RL"):
+    path.write_text("work_group: x\nmodules: {}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="is of Primus"):
         read_config(path)
     path.write_text("distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"another tool \(accelerate configuration\): predict --model train.yaml"):
         read_config(path)
     path.write_text("modle: llama3-8b\n", encoding="utf-8")  # a slip in one of our own stays one
     assert read_config(path)[0] == {"modle": "llama3-8b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("model:\n  _component_: torchtune.models.llama3\n", "torchtune YAML"),
+        ("tokenizer:\n  _component_: torchtune.x\nmodel: {}\noptimizer: {lr: 1}\n", "torchtune YAML"),
+        ("model: {}\ntokenizer: {}\noptimizer: {}\ntokens: {}\nparallelism: {dp: 2}\n", "nanotron YAML"),
+        ("model_name: m\ntrain: {}\ndata:\n  class_path: litgpt.data.C4\n", "litgpt YAML"),
+        ("train: {micro_batch_size: 1, global_batch_size: 8}\nout_dir: out\n", "litgpt YAML"),
+        ("seed_everything: 1\ntrainer: {devices: 2}\nmodel: {}\noptimizer: {}\n", "Lightning YAML"),
+        ("model: {d_model: 8, n_layers: 2}\nglobal_train_batch_size: 8\noptimizer: {}\n", "OLMo YAML"),
+        ("model: {tensor_model_parallel_size: 2}\ntrain: {micro_batch_size: 1}\n", "Megatron-Bridge recipe"),
+        ("model:\n  _target_: megatron.bridge.models.x\n", "Megatron-Bridge recipe"),
+    ],
+)
+def test_sections_that_several_tools_have_do_not_tell_them(text: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert detect(path) == name
+
+
+def test_sections_alone_are_of_no_tool(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("model: {width: 3}\ntrain: {epochs: 2}\noptimizer: {lr: 1}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="its format is not known"):
+        detect(path)
 
 
 @pytest.mark.parametrize("options", [[], ["--gpus", "8"], ["--system", "H100", "--set", "vocab_size=8"]])
@@ -87,3 +108,27 @@ def test_missing_sourced_script_is_left_out(tmp_path: Path) -> None:
         f"source env.sh\ntorchrun --nproc_per_node 2 --nnodes 2 pretrain_gpt.py {ARGUMENTS}\n", encoding="utf-8"
     )
     assert read_any(path).content["parallelism"]["data_parallel_size"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: {model_name: m, kind: x}\ndata: {}\ntraining: {epochs: 1}\n", "the keys model, data, training"),
+        ("training: {max_seq_length: 2048, batch_size: 2, num_epochs: 1}\n", "its format is not known; it is YAML"),
+        ("defaults: [ppo_trainer, _self_]\n", "is put together by Hydra from ppo_trainer, _self_"),
+    ],
+)
+def test_a_file_with_sections_of_the_same_names_is_not_taken_for_our_own(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert main(["predict", str(path), "--system", "H100", "--gpus", "8"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_slip_in_a_section_of_our_own_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("model: {preset: gpt2}\ntraining: {micro_batch: 1, precision: bf16}\n", encoding="utf-8")
+    assert main(["predict", str(path), "--system", "H100", "--gpus", "8"]) == 2
+    assert "Did you mean micro_batch_size?" in capsys.readouterr().err

@@ -82,6 +82,13 @@ def test_function_of_a_registry(tmp_path: Path) -> None:
             "gemm_recipe",
             "nvfp4",
         ),
+        (
+            "config.model_spec = model_registry('8B', tp_gemm_backend='dist_gemm')",
+            "parallelism",
+            "overlap_linear_traffic",
+            True,
+        ),
+        ("config.model_spec = model_registry('8B', num_mtp_layers=2)", "model", "num_mtp_layers", 2),
         ("config.parallelism.enable_sequence_parallel = False", "parallelism", "sequence_parallel", False),
         ("config.training.disable_cuda_graphs = False", "training", "cuda_graphs", True),
     ],

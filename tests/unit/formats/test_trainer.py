@@ -221,6 +221,26 @@ def test_model_of_a_folder_and_of_the_cache(tmp_path: Path, monkeypatch: pytest.
     )
 
 
+@pytest.mark.parametrize(
+    ("keys", "model", "expected"),
+    [
+        ({}, {}, ("fused_linear", "fused_rms_norm", True)),
+        (
+            {"liger_kernel_config": {"rope": False, "cross_entropy": True, "fused_linear_cross_entropy": False}},
+            {},
+            ("fused", "fused_rms_norm", None),
+        ),
+        ({}, {"normalization": "layer_norm", "rotary_fraction": 0.0}, ("fused_linear", "layer_norm", None)),
+    ],
+)
+def test_kernels_of_liger_replace_what_the_model_has(
+    keys: dict[str, Any], model: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    read = found(tmp_path, use_liger_kernel=True, **keys)
+    whole_model = read.with_derived({**read.content, "model": {**read.content["model"], **model}})["model"]
+    assert (whole_model["loss"], whole_model["normalization"], whole_model.get("fused_rope")) == expected
+
+
 def test_state_of_a_trainer(tmp_path: Path) -> None:
     path = tmp_path / "trainer_state.json"
     path.write_text(json.dumps({"log_history": [], "global_step": 1, "train_batch_size": 4}), encoding="utf-8")
@@ -250,3 +270,27 @@ def test_adapter_configuration_beside_a_training(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({**adapter, "peft_type": "IA3"}), encoding="utf-8")
     with pytest.raises(ConfigError, match="peft_type is IA3; only LoRA is modelled"):
         read_any(tmp_path / "adapter_config.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [("DeepSeek-V2-Lite", ["q_up", "attention_output"]), ("DeepSeek-V3", ["attention_output"])],
+)
+def test_modules_that_the_model_does_not_have_get_no_adapters(name: str, targets: list[str], tmp_path: Path) -> None:
+    keys = {**LORA, "model_name_or_path": f"deepseek-ai/{name}", "lora_target_modules": ["q_proj", "o_proj"]}
+    read = found(tmp_path, **keys)
+    assert read.content["training"]["lora"]["targets"] == targets
+    assert any("the model has no q" in note for note in read.notes) is (len(targets) == 1)
+
+
+def test_arguments_as_a_trainer_writes_them_out(tmp_path: Path) -> None:
+    written: dict[str, Any] = {
+        "fsdp": [],
+        "fsdp_config": {"min_num_params": 0, "xla": False},
+        "sharded_ddp": [],
+        "deepspeed": None,
+    }
+    read = found(tmp_path, **written, max_steps=-1, optim_args=None, _n_gpu=1, gradient_checkpointing_kwargs=None)
+    assert whole(read)["parallelism"]["zero_stage"] == 0
+    assert not any("not known here" in note for note in read.notes)
+    assert "budget.train_tokens" not in read.derived

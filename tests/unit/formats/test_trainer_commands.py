@@ -143,6 +143,7 @@ def test_what_comes_from_outside_is_asked_for_by_its_name(tmp_path: Path) -> Non
     [
         ("scripts/dpo.py", "dpo is not modelled"),
         ("run_glue.py", "glue is not modelled"),
+        ("dpov2_train.py", "dpov is not modelled"),
         ("train_reward_model.py", "reward is not modelled"),
     ],
 )
@@ -161,3 +162,38 @@ def test_several_trainings_that_differ_are_a_problem(tmp_path: Path) -> None:
 def test_problems_name_argument_and_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train.sh:3: --optim is 'lion_32bit'"):
         found(tmp_path, f"torchrun --nproc_per_node 2 train.py {ARGUMENTS} \\\n  --optim lion_32bit")
+
+
+SWIFT = "--model Qwen/Qwen2.5-7B-Instruct --dataset a b --torch_dtype bfloat16 --max_length 2048"
+
+
+def test_ms_swift(tmp_path: Path) -> None:
+    command = f"n=4\nNPROC_PER_NODE=$n \\\nswift sft {SWIFT} --train_type lora --lora_rank 8 --deepspeed zero2"
+    read = found(tmp_path, command)
+    training = read.content["training"]
+    assert training["lora"] == {"rank": 8, "dropout": 0.05}
+    assert (training["micro_batch_size"], training["num_micro_batches"]) == (1, 4)  # sixteen samples a step
+    assert (training["recompute"], training["precision"], training["framework"]) == ("full", "bf16", "deepspeed")
+    parallelism = read.content["parallelism"]
+    assert (parallelism["data_parallel_size"], parallelism["gradient_bucket_elements"]) == (4, 200_000_000)
+    assert any("zero2 is not there; it is taken as ms-swift 4.6 has it" in note for note in read.notes)
+    full = found(tmp_path, f"CUDA_VISIBLE_DEVICES=0 swift pt {SWIFT} --train_type full --attn_impl flash_attn")
+    assert (full.content["parallelism"]["data_parallel_size"], full.content["training"]["num_micro_batches"]) == (1, 16)
+    open_gpus = found(tmp_path, f"swift sft {SWIFT}")
+    assert {"parallelism.data_parallel_size", "training.num_micro_batches"} <= set(open_gpus.unsaid)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("sft --train_type longlora", "only lora and full are modelled"),
+        ("sft --task_type embedding", "training of other tasks is not modelled"),
+        ("sft --quant_bits 8", "only four bits of bitsandbytes are modelled"),
+        ("sft --sequence_parallel_size 2", "DeepSpeed-Ulysses is not modelled"),
+        ("rlhf --rlhf_type dpo", "rlhf is not modelled"),
+    ],
+)
+def test_what_ms_swift_asks_for_that_is_not_modelled(arguments: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        found(tmp_path, f"CUDA_VISIBLE_DEVICES=0 swift {arguments} {SWIFT}")
+    assert message in str(caught.value)

@@ -27,10 +27,10 @@ from predictor.formats import read_any
 from predictor.formats.launch_job import COMMANDS
 from predictor.formats.megatron import writer as megatron
 from predictor.formats.writers import WRITERS, written
-from predictor.search.answer import configuration_of
-from predictor.search.question import SearchQuestion, search_problem
-from predictor.search.rank import plans
-from predictor.search.space import Degrees
+from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.question import SearchQuestion, search_problem
+from predictor.layout_search.rank import plans
+from predictor.layout_search.space import Degrees
 
 MODELS = {
     "megatron": (
@@ -231,7 +231,7 @@ def test_a_writer_that_forgets_an_argument_is_caught(monkeypatch: pytest.MonkeyP
         WRITERS["megatron"], write=lambda *given: whole(*given).replace("    --use-distributed-optimizer\n", "")
     )
     monkeypatch.setitem(WRITERS, "megatron", forgetful)
-    with pytest.raises(ConfigError, match=r"Megatron-LM 0\.19 has no arguments for zero_stage"):
+    with pytest.raises(ConfigError, match=r"Megatron-LM 0\.\d+ has no arguments for zero_stage"):
         found("megatron", top=1).arguments()
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from predictor.__main__ import main
-from tests.conftest import ROOT, SHARED
+from tests.conftest import ROOT
 from tests.kineto_made import write_job
 from tests.traces_made import make_job
-from tests.unit.kineto_traces import NVIDIA, event, public_trace, written
+from tests.unit.kineto_traces import NVIDIA, event, public_trace, recorded_traces, written
 
 Capture = pytest.CaptureFixture[str]
 RANKS = [str(ROOT / "docs" / "traces" / f"mlp-rank-{rank}.json.gz") for rank in (0, 1)]
@@ -165,14 +165,8 @@ def test_other_commands_do_not_load_replay() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def public_traces() -> list[Path]:
-    return sorted(path for path in (SHARED / "traces").glob("*.json.gz") if "chakra" not in path.name)
-
-
-@pytest.mark.parametrize("path", public_traces() or [None], ids=lambda path: "none" if path is None else path.stem)
-def test_public_traces_replay_to_their_measured_step(path: Path | None, capsys: Capture) -> None:
-    if path is None:
-        pytest.skip(f"no traces in {SHARED / 'traces'}")
+@pytest.mark.parametrize("path", recorded_traces())
+def test_public_traces_replay_to_their_measured_step(path: Path, capsys: Capture) -> None:
     assert main(["replay", str(path), "--json", "--set", "host*=0.5"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert abs(document["replayed"]["error"]) <= 0.05

@@ -23,7 +23,7 @@ from hugectr.data.norm_records import Bytes, KeyType, RecordLayout
 from hugectr.data.norm_uniform import UniformRecords, first_pattern
 from hugectr.data.samples import Lengths, SampleLayout, Samples, local_keys
 from hugectr.exceptions import DataError
-from predictor.core.base.files import built_beside
+from predictor.core.base.files import atomic_file
 
 HEADER = struct.Struct("<8q")
 LENGTH = struct.Struct("<i")
@@ -188,7 +188,7 @@ def write_norm(path: Path, samples: Samples, *, is_64_bit: bool, is_checked: boo
     )  # fmt: skip
     if is_checked:
         header = LENGTH.pack(len(header)) + header + bytes([sum(header) % 256])
-    with built_beside(path) as building, building.open("wb") as stream:
+    with atomic_file(path) as building, building.open("wb") as stream:
         stream.write(header)
         stream.write(encoded(path, samples, key_type(is_64_bit), is_checked))
 

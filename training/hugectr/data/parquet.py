@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hugectr.data.samples import SampleLayout, Samples, one_hot
 from hugectr.exceptions import DataError
-from predictor.core.base.files import built_beside, write_whole
+from predictor.core.base.files import atomic_file, write_whole
 from predictor.core.base.read_yaml import first_problem
 
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -220,7 +220,7 @@ def write_parquet(folder: Path, parts: Iterable[tuple[str, Samples]], *, rows_pe
         table = pa.table(
             {name: pa.array(np.ascontiguousarray(column)) for name, column in zip(flat, columns, strict=True)}
         )
-        with built_beside(folder / file_name) as building:
+        with atomic_file(folder / file_name) as building:
             pq.write_table(table, building, row_group_size=rows_per_group, write_page_checksum=True)
         stats.append({"file_name": file_name, "num_rows": num_samples})
     labels, conts, cats = names

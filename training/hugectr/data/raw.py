@@ -15,7 +15,7 @@ import numpy as np
 
 from hugectr.data.samples import SampleLayout, Samples, one_hot
 from hugectr.exceptions import DataError
-from predictor.core.base.files import built_beside
+from predictor.core.base.files import atomic_file
 
 WORD_BYTES = 4
 
@@ -101,6 +101,6 @@ def raw_words(samples: Samples, *, is_float: bool) -> np.ndarray[tuple[int, ...]
 def write_raw(path: Path, parts: Iterable[Samples], *, is_float: bool) -> None:
     """Write samples, part by part, as one file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with built_beside(path) as building, building.open("wb") as stream:
+    with atomic_file(path) as building, building.open("wb") as stream:
         for samples in parts:
             stream.write(raw_words(samples, is_float=is_float).tobytes())

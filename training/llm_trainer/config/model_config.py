@@ -113,9 +113,9 @@ class ModelConfig(Section):
         if self.n_kv_heads is not None:
             self._whole("n_kv_heads")
         self._real("rope_theta", least=1.0)
-        self._fit()
+        self._check_sizes()
 
-    def _fit(self) -> None:
+    def _check_sizes(self) -> None:
         """Check what fields say of each other."""
         if self.d_model % self.n_heads:
             raise self._refuse("n_heads", f"it must divide d_model, {self.d_model}. Try {_divisors(self.d_model)}")

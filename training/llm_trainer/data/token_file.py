@@ -22,7 +22,7 @@ from llm_trainer.data.sources import Source
 from llm_trainer.exceptions import DataError
 from llm_trainer.tokenizer import BPETokenizer
 from llm_trainer.tokenizer.stream import encode_documents
-from predictor.core.base.files import built_beside, write_whole
+from predictor.core.base.files import atomic_file, write_whole
 
 FORMAT = 1
 LEFT_OVER_S = 3600.0  # a half-built file that nobody wrote to for so long is of a process that was killed
@@ -124,7 +124,7 @@ class TokenFile:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_left_over(path)
-            with built_beside(data) as building:
+            with atomic_file(data) as building:
                 with building.open("wb") as stream:
                     for tokens in encode_documents(texts, tokenizer, num_workers):
                         num_tokens += tokens.size

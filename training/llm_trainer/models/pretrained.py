@@ -20,7 +20,7 @@ from llm_trainer.models.hugging_face import (
     take_weights,
     write_model_config,
 )
-from predictor.core.base.files import built_beside, write_whole
+from predictor.core.base.files import atomic_file, write_whole
 from predictor.core.base.read_yaml import read_keys
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -64,7 +64,7 @@ def save_for_transformers(model: Model, folder: str | Path) -> None:
 
 
 def _write_weights(weights: dict[str, Tensor], folder: Path) -> None:
-    with built_beside(folder / WEIGHTS) as building:
+    with atomic_file(folder / WEIGHTS) as building:
         save_file(weights, building, metadata={"format": "pt"})
 
 
@@ -121,7 +121,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def check_fit(weights: dict[str, Tensor], expected: dict[str, Tensor], folder: Path) -> None:
+def check_weights(weights: dict[str, Tensor], expected: dict[str, Tensor], folder: Path) -> None:
     """Check that weights have the names and shapes of a model.
 
     Raises:

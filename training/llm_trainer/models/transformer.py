@@ -18,7 +18,7 @@ from llm_trainer.models.embedding import Embedding
 from llm_trainer.models.kv_cache import KVCache
 from llm_trainer.models.layers import Context, TransformerLayer, make_norm
 from llm_trainer.models.output import ModelOutput
-from llm_trainer.models.pretrained import check_fit, read_config_and_weights, save
+from llm_trainer.models.pretrained import check_weights, read_config_and_weights, save
 from llm_trainer.models.rope import rotary_table
 from model_training_framework.trainer.operator_scopes import operator
 
@@ -221,7 +221,7 @@ class TransformerLM(nn.Module):
         folder = Path(load_directory)
         config, weights = read_config_and_weights(folder)
         model = cls(config)
-        check_fit(weights, model.state_dict(), folder)
+        check_weights(weights, model.state_dict(), folder)
         model.load_state_dict(weights)
         model.eval()
         return model

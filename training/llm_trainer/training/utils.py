@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from llm_trainer.exceptions import TrainingError
-from model_training_framework.trainer.checkpoint_files import check_plain, read_part, write_part
+from model_training_framework.trainer.checkpoint_files import check_storable, read_part, write_part
 from model_training_framework.trainer.errors import CheckpointError, TrainerError
 from model_training_framework.trainer.snapshot import load_weights
 
@@ -91,7 +91,7 @@ def save_checkpoint(
     path = Path(save_path)
     building = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        check_plain(content, "checkpoint")
+        check_storable(content, "checkpoint")
         path.parent.mkdir(parents=True, exist_ok=True)
         write_part(building, content)
         building.replace(path)

@@ -7,7 +7,7 @@ of its own. ``inner`` is an expert's inner width on this rank. ``load`` is how u
 
 from math import ceil
 
-from predictor.core.costs.expert_load import load_of
+from predictor.core.costs.expert_load import busiest_rank_load
 from predictor.core.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.core.costs.work import BLACKWELL_PRECISIONS, ELEMENT_BYTES, FP8_PRECISIONS, Work, whole_waves
 
@@ -29,7 +29,7 @@ def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
     of the weights; bytes of all choices' activations, which are sorted by expert and summed per token; choices.
     """
     tokens, hidden, inner, top_k, experts, held, exponent, gated = shape
-    load = load_of(tokens, experts, held, exponent)
+    load = busiest_rank_load(tokens, experts, held, exponent)
     choices = float(tokens * top_k)
     rows = choices * load.share
     passes = 1.0 if direction is Direction.FORWARD else 2.0
@@ -50,7 +50,7 @@ def _work(shape: Shape, direction: Direction, num_multiprocessors: int) -> Work:
 def _stand_in(shape: Shape, direction: Direction, num_multiprocessors: int) -> StandIn:
     """An up-projection of one expert's even share of rows, in proportion to the FLOPs of all experts' products."""
     tokens, hidden, inner, top_k, experts, held, exponent, gated = shape
-    rows = max(1, ceil(tokens * top_k * load_of(tokens, experts, held, exponent).share / held))
+    rows = max(1, ceil(tokens * top_k * busiest_rank_load(tokens, experts, held, exponent).share / held))
     columns = inner * (2 if gated else 1)
     return StandIn("ffn_up", (rows, hidden, columns), held * _matrices(gated) / (2.0 if gated else 1.0))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.core.base.files import built_beside, write_whole
+from predictor.core.base.files import atomic_file, write_whole
 
 
 def test_text_and_bytes_replace_what_was_there(tmp_path: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_failed_write_keeps_what_was_there(tmp_path: Path) -> None:
     path.write_text("old")
 
     def killed() -> None:
-        with built_beside(path) as building:
+        with atomic_file(path) as building:
             building.write_text("half")
             raise KeyboardInterrupt
 

@@ -13,9 +13,9 @@ from predictor.__main__ import main
 from predictor.core.base.errors import ConfigError, NoLayoutError
 from predictor.core.plan.framework_rules import MEGATRON
 from predictor.core.schema.settings import Setting, parse_setting, with_settings
-from predictor.search import answer as searching
-from predictor.search.answer import SearchAnswer
-from predictor.search.question import SearchProblem
+from predictor.layout_search import answer as searching
+from predictor.layout_search.answer import SearchAnswer
+from predictor.layout_search.question import SearchProblem
 from tests.unit.examples import full_form, short_form, write
 
 LLAMA = ("predict", "--model", "llama3-8b", "--system", "H100", "--gpus", "64", "--global-batch-size", "256")

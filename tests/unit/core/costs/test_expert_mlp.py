@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from predictor.core.costs.catalogue import catalogue
-from predictor.core.costs.expert_load import load_of
+from predictor.core.costs.expert_load import busiest_rank_load
 from predictor.core.costs.operator import Direction
 from predictor.core.costs.work import FP8_PRECISIONS
 
@@ -34,11 +34,11 @@ def test_a_rank_computes_its_share_and_the_busiest_of_uneven_ones_more() -> None
 
 @pytest.mark.parametrize("exponent", [0, 101, 120])
 def test_loads_are_shares_largest_first_and_the_same_every_time(exponent: int) -> None:
-    load = load_of(TOKENS, NUM, 4, exponent)
-    assert load == load_of(TOKENS, NUM, 4, exponent)
+    load = busiest_rank_load(TOKENS, NUM, 4, exponent)
+    assert load == busiest_rank_load(TOKENS, NUM, 4, exponent)
     assert sum(load.shares) == pytest.approx(load.share)
     assert list(load.shares) == sorted(load.shares, reverse=True)
-    assert load_of(TOKENS, NUM, NUM, exponent).share == pytest.approx(1.0)
+    assert busiest_rank_load(TOKENS, NUM, NUM, exponent).share == pytest.approx(1.0)
 
 
 def test_blocks_of_rows_are_never_fewer_than_the_rows() -> None:

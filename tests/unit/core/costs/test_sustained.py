@@ -9,9 +9,9 @@ import pytest
 from predictor.core.base.bundled import REGRESSORS_FOLDER
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.cost import Cost, Source
-from predictor.core.costs.load import sustained
 from predictor.core.costs.operator import Direction, in_precision
 from predictor.core.costs.published import open_system, with_hardware
+from predictor.core.costs.slowdown import sustained
 from predictor.core.costs.slowest import slowest_of
 from predictor.core.costs.sustained import full_clock, in_training
 from predictor.core.hardware.hardware import Quantity
@@ -74,7 +74,7 @@ def test_steps_are_timed_with_sustained_rates() -> None:
     model = {"num_layers": 2, "hidden_size": 4096, "num_attention_heads": 32, "sequence_length": 2048}
     training = {"micro_batch_size": 1, "num_micro_batches": 1, "precision": "bf16"}
     loaded = prepare({"system": "H100", "model": model, "training": training}, Path.cwd())
-    assert loaded.system.load.full_clock == SHARES
+    assert loaded.system.slowdown.full_clock == SHARES
 
 
 def test_a_system_in_fp32_stays_one_under_load() -> None:

@@ -80,7 +80,7 @@ def test_a_split_per_chunk_is_written_as_megatrons_string(split: Any) -> None:
             "training": {"micro_batch_size": 1, "num_micro_batches": 4, "precision": "bf16"},
         }
     )
-    assert "--pipeline-model-parallel-layout 'Ett|ttt|tt|L'" in megatron.write(config, 2, 4)
+    assert "--pipeline-model-parallel-layout 'Ett|ttt|tt|L'" in megatron.write(config, 2, 4, "0.19")
 
 
 def test_multi_token_prediction_stands_beside_the_loss() -> None:

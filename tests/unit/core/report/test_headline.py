@@ -11,7 +11,7 @@ from predictor.core.base.bundled import REGRESSORS_FOLDER, systems
 from predictor.core.predict.prediction import StepPrediction
 from predictor.core.report.page.page import page
 from predictor.core.step.highest_mfu import published_mfus
-from predictor.search.model_options import of_model
+from predictor.layout_search.model_options import of_model
 
 A100 = "NVIDIAA100-SXM4-80GB"
 ASKED: dict[str, Any] = {"system": "A100_SXM", "global_batch_size": 1024, "framework": "megatron", "top": 2}

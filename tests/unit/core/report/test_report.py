@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from predictor.core.base.encoding import fit_encoding
+from predictor.core.base.encoding import encodable
 from predictor.core.base.quantities import duration
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.operator import Direction, Operator, Shape
@@ -217,7 +217,7 @@ def test_durations(us: float, text: str) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8", None])
 def test_text_for_any_encoding(encoding: str | None) -> None:
-    fit_encoding("4 × 2 – « 3 µs » 漢", encoding).encode(encoding or "ascii")
+    encodable("4 × 2 – « 3 µs » 漢", encoding).encode(encoding or "ascii")
 
 
 def _predicted(content: dict[str, Any], folder: Path) -> tuple[Prediction, Loaded]:

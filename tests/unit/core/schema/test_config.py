@@ -119,7 +119,10 @@ def test_blank_system_is_not_the_folder_of_the_file(name: str, tmp_path: Path) -
         load(write(content, tmp_path / "config.yml"))
 
 
-@pytest.mark.parametrize("names", [[], ["lm_head"], ["cross_entropy", "embedding"], ["optimizer_step"], ["gelu", "x"]])
+@pytest.mark.parametrize(
+    "names",
+    [[], ["lm_head"], ["cross_entropy", "embedding"], ["fused_cross_entropy"], ["optimizer_step"], ["gelu", "x"]],
+)
 def test_layer_of_no_operators_of_a_layer(names: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.layer_operators .*Known: attention_mask"):
         load(write(full_form(model={"layer_operators": names}), tmp_path / "config.yml"))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,10 +21,9 @@ from predictor.core.timeline.spans import Span, parts_of
 from predictor.core.timeline.step_end import StageEnd, ending_tasks
 from predictor.core.timeline.trace import RECOMPUTE, StepTrace, TraceError, read_spans, trace_events
 from tests.property.test_schedules import Case, cases
+from tests.unit.kineto_traces import recorded_traces
 
 Event = dict[str, Any]
-TRACES = Path(os.environ.get("TRACES", Path(__file__).resolve().parents[5] / "shared" / "traces"))
-LARGE_TRACE_BYTES = 1_000_000
 
 
 def traced(case: Case, parts: bool = False) -> StepTrace:
@@ -275,13 +272,7 @@ def test_a_trace_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         read_spans(tmp_path / "absent.json")
 
 
-def recorded_traces() -> Iterator[Any]:
-    for path in (path for path in sorted(TRACES.glob("*.json.gz")) if "chakra" not in path.name):
-        marks = pytest.mark.thorough if path.stat().st_size > LARGE_TRACE_BYTES else ()
-        yield pytest.param(path, id=path.name, marks=marks)
-
-
-@pytest.mark.parametrize("path", [*recorded_traces()])
+@pytest.mark.parametrize("path", recorded_traces())
 def test_every_recorded_kineto_trace_is_read_whole(path: Path) -> None:
     document = json.loads(gzip.decompress(path.read_bytes()))
     complete = [event for event in document["traceEvents"] if event["ph"] == "X"]

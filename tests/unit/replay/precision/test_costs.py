@@ -26,7 +26,7 @@ from predictor.replay.precision.measured_costs import (
     write_measured_costs,
 )
 from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision
-from predictor.replay.precision.precision_costs import Origin, PrecisionCosts
+from predictor.replay.precision.precision_costs import CostOrigin, PrecisionCosts
 from predictor.replay.precision.work_of_shapes import WorkKind, output_numel, shape_work
 from tests.unit.precision_graphs import BF16, FP16, FP32, INT8
 
@@ -60,7 +60,7 @@ def test_in_its_traced_precision_an_operator_costs_what_was_traced() -> None:
     node = linear()
     costs = PrecisionCosts(times(node, 30.0, 60.0))
     assert costs.forward(node, FP32).us == 30.0
-    assert costs.look_up(node, FP32, "backward").origin is Origin.TRACED
+    assert costs.look_up(node, FP32, "backward").origin is CostOrigin.TRACED
     assert costs.backward(node, FP32).source is Source.MEASURED
 
 
@@ -74,7 +74,7 @@ def test_a_trace_in_the_precision_comes_before_a_table_and_a_data_sheet() -> Non
     measured = table(operators=[row(FP16, 9.0)])
     costs = PrecisionCosts(times(node, 30.0), [times(other, 12.0), times(other, 14.0)], measured, sheet=SHEET)
     answer = costs.look_up(node, FP16, "forward")
-    assert (answer.cost.us, answer.origin) == (13.0, Origin.TRACE)
+    assert (answer.cost.us, answer.origin) == (13.0, CostOrigin.TRACE)
     assert (answer.cost.low_us, answer.cost.high_us, answer.cost.source) == (12.0, 14.0, Source.MEASURED)
 
 
@@ -91,7 +91,7 @@ def test_a_table_with_both_precisions_scales_the_traced_time() -> None:
     node = linear()
     measured = table(operators=[row(FP16, 9.0, 10.0, 11.0), row(FP32, 20.0, 20.0, 20.0)])
     answer = PrecisionCosts(times(node, 30.0), measured=measured).look_up(node, FP16, "forward")
-    assert (answer.cost.us, answer.origin) == (15.0, Origin.MEASURED)
+    assert (answer.cost.us, answer.origin) == (15.0, CostOrigin.MEASURED)
     assert answer.cost.low_us < 15.0 < answer.cost.high_us
     alone = PrecisionCosts(times(node, 30.0), measured=table(operators=[row(FP16, 9.0)]))
     assert alone.forward(node, FP16).us == 9.0
@@ -131,7 +131,7 @@ def test_published_regressors_answer_as_a_ratio() -> None:
     systems = {BF16: Regressors(1e6), Precision.FP8: Regressors(2e6)}
     costs = PrecisionCosts(times(node, 200.0, 400.0), systems=systems, sheet=SHEET)
     answer = costs.look_up(node, Precision.FP8, "forward")
-    assert (answer.cost.us, answer.origin, answer.cost.source) == (100.0, Origin.REGRESSORS, Source.EXTRAPOLATED)
+    assert (answer.cost.us, answer.origin, answer.cost.source) == (100.0, CostOrigin.REGRESSORS, Source.EXTRAPOLATED)
     assert answer.cost.low_us == pytest.approx(100.0 * 0.9 / 1.1)
     assert costs.backward(node, Precision.FP8).us == 200.0
     odd = linear(BF16, ((63, 255), (127, 255), (127,)))  # no kernel in fp8 takes it
@@ -143,7 +143,7 @@ def test_physics_scales_by_the_roofline_and_says_that_it_is_analytic() -> None:
     shapes = ((512, 512), (512, 512), (512,))
     node = linear(FP32, shapes)
     answer = PrecisionCosts(times(node, 400.0), sheet=SHEET).look_up(node, FP16, "forward")
-    assert (answer.cost.us, answer.origin, answer.cost.source) == (100.0, Origin.PHYSICS, Source.ANALYTIC)
+    assert (answer.cost.us, answer.origin, answer.cost.source) == (100.0, CostOrigin.PHYSICS, Source.ANALYTIC)
     assert (answer.cost.low_us, answer.cost.high_us) == (100.0, 400.0)
     relu = replace(node, name="aten::relu", shapes=())
     assert PrecisionCosts(times(relu, 4.0), sheet=SHEET).forward(relu, FP16).us == 2.0  # by bytes, without shapes

@@ -17,7 +17,7 @@ from predictor.replay.precision.operator_graph import Precision
 from predictor.replay.procedure import casting, cross_node, forward, kernels
 from predictor.replay.procedure.command import Answer, run
 from predictor.replay.procedure.critical import LAG, critical_data, critical_path
-from predictor.replay.procedure.documents import ForwardGraph, Origin, read_document
+from predictor.replay.procedure.documents import ForwardGraph, Provenance, read_document
 from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.opened import open_step
 from tests.unit.procedure_traces import HIDDEN, TOKENS, Perceptron
@@ -34,8 +34,8 @@ def ask(module: object, capsys: pytest.CaptureFixture[str], *line: str) -> tuple
     return code, output.out, output.err
 
 
-def origin(label: str, step_us: float) -> Origin:
-    return Origin(
+def origin(label: str, step_us: float) -> Provenance:
+    return Provenance(
         model_name="perceptron", file_name="fp32", device_name="t4", traced_device="cpu", precision=Precision.FP32,
         step=label, target_trace_idx=0, rank=0, step_us=step_us,
     )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Read configurations of litgpt."""

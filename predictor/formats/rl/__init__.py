@@ -1,0 +1,1 @@
+"""Reinforcement learning: the update of the trained model is read; rollout and scoring are named in notes."""

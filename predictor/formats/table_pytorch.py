@@ -1,0 +1,92 @@
+"""Formats of trainers in PyTorch that shard with FSDP or DDP and have keys of their own, a part of ``table.TABLE``."""
+
+from __future__ import annotations
+
+import re
+
+from predictor.formats.format import Format, not_read
+from predictor.formats.source import JSON, PYTHON, YAML
+from predictor.formats.telling import Telling, by_text
+
+PYTORCH = (
+    Format(
+        "nanotron YAML",
+        "nanotron",
+        (Telling((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),
+        "nanotron",
+        ("num_gpus",),
+        versions="0.3 to 0.5",
+        documented="src/nanotron/config/config.py",
+        example="nanotron.yaml",
+    ),
+    Format(
+        "torchtune YAML",
+        "torchtune",
+        (Telling((YAML,), pattern=re.compile(r"_component_:\s*[\"']?torchtune\b")),),
+        "torchtune.reader",
+        ("num_gpus",),
+        versions="0.3 to 0.7",
+        documented="docs/source/deep_dives/configs.rst",
+        example="torchtune.yaml",
+    ),
+    Format(
+        "OLMo YAML",
+        "OLMo",
+        (
+            Telling(
+                (YAML,),
+                all_of=("model.d_model", "model.n_layers", "global_train_batch_size"),
+                none_of=("model.name",),
+            ),
+        ),
+        "olmo",
+        ("num_gpus",),
+        versions="0.3 to 0.6",
+        documented="olmo/config.py",
+        example="olmo.yaml",
+    ),
+    Format(
+        "InternEvo configuration",
+        "InternEvo",
+        (by_text(r"^(?:hybrid_zero_optimizer|parallel)\s*=\s*dict\(", PYTHON),),
+        "internevo",
+        ("num_gpus",),
+        versions="0.2 to 0.5",
+        documented="doc/en/usage.md",
+        example="internevo.py.txt",
+    ),
+    not_read("OLMo-core", by_text(r"\bolmo_core\b", PYTHON, YAML, JSON)),
+    Format(
+        "litgpt YAML",
+        "litgpt",
+        (
+            Telling((YAML,), all_of=("train",), pattern=re.compile(r"class_path:\s*litgpt\b")),
+            Telling(
+                (YAML,),
+                all_of=("train.micro_batch_size", "train.global_batch_size"),
+                one_of=("checkpoint_dir", "model_name", "model_config", "tokenizer_dir", "lora_r", "out_dir"),
+                none_of=("ddp", "scheduler"),
+            ),
+        ),
+        "litgpt.reader",
+        ("num_gpus",),
+        versions="0.4 to 0.5",
+        documented="litgpt/args.py",
+        example="litgpt.yaml",
+    ),
+    Format(
+        "Lightning YAML",
+        "Lightning",
+        (
+            Telling((YAML,), all_of=("trainer", "model.class_path"), none_of=("model._target_",)),
+            Telling((YAML,), all_of=("trainer", "seed_everything")),
+        ),
+        "lightning",
+        ("num_gpus",),
+        versions="2.0 to 2.6",
+        documented="docs/source-pytorch/cli/lightning_cli.rst",
+        example="lightning.yaml",
+        rank=1,
+    ),
+    not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
+)

@@ -1,0 +1,139 @@
+"""The memory of a candidate as a plain number: every part is computed once and shared by all that have it.
+
+The numbers are those of ``step_memory``; a test holds them to each other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from predictor.core.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.workload.low_precision_memory import cast_weights
+from predictor.core.workload.pipeline import Pipeline, Stage
+from predictor.core.workload.software import ON_DEEPSPEED
+from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory
+from predictor.core.workload.transformer import LayerKind
+from predictor.core.workload.transformer_memory import edge_memory, layer_memory, stage_states
+from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stages import ROUNDING, Key, Pipelines, shared_key
+
+
+class _Held(NamedTuple):
+    """What a stage's blocks hold together, and what each of its chunks keeps per micro-batch."""
+
+    memory: BlockMemory
+    chunks: list[float]
+
+
+class _Computing(NamedTuple):
+    """What a stage keeps of all micro-batches in flight, and what exists besides at its fullest moment."""
+
+    kept: float
+    working: float
+
+
+class Footprints:
+    """Sizes the candidates of one search: lists over the distinct stages of a pipeline."""
+
+    def __init__(self, space: Space, pipelines: Pipelines) -> None:
+        """Prepare for a space."""
+        self._pipelines = pipelines
+        # DeepSpeed's pipeline keeps a stage's outputs, of which every layer counts a share.
+        self._keeps_outputs = space.base.framework in ON_DEEPSPEED
+        self._states: dict[Key, list[float]] = {}
+        self._least: dict[Key, float] = {}
+        self._computing: dict[Key, list[_Computing]] = {}
+        self._held: dict[Key, list[_Held]] = {}
+        self._layers: dict[Key, BlockMemory] = {}
+        self._edges: dict[Key, BlockMemory] = {}
+
+    def least_bytes(self, plan: Plan) -> float:
+        """Return what the fullest GPU of a candidate needs at least: states alone, the same for many candidates."""
+        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
+        known = self._least.get(key)
+        if known is None:
+            states = max(self._stage_states(plan, self._pipelines.of(plan)))
+            known = self._least[key] = (states + allowance_bytes(states)) * (1.0 - ROUNDING)
+        return known
+
+    def memory_bytes(self, plan: Plan) -> float:
+        """Return what the fullest GPU of a candidate needs."""
+        tensors = 0.0
+        stages = self._pipelines.of(plan)
+        for state, (kept, working) in zip(
+            self._stage_states(plan, stages), self._while_computing(plan, stages), strict=True
+        ):
+            needed = state + kept + working
+            if needed > tensors:
+                tensors = needed
+        return tensors + allowance_bytes(tensors)
+
+    def _while_computing(self, plan: Plan, stages: Pipeline) -> list[_Computing]:
+        """Return what every distinct stage holds beside its states."""
+        num_stages, count = plan.degrees.pipeline, plan.num_micro_batches
+        shared = shared_key(plan)
+        key = (shared, plan.recompute, plan.modules, plan.schedule, num_stages, count, plan.num_chunks)
+        known = self._computing.get(key)
+        if known is None:
+            schedule = SCHEDULES[plan.schedule]
+            known = self._computing[key] = []
+            for stage, (held, chunks) in zip(stages.distinct, self._held_by(plan, shared, stages), strict=True):
+                kept = stage_activations(schedule, stage.earliest, num_stages, count, held, chunks)
+                end = end_bytes(schedule, held, num_stages, count) if held.kept_last else 0.0
+                known.append(_Computing(kept, working_bytes(held, end)))
+        return known
+
+    def _stage_states(self, plan: Plan, stages: Pipeline) -> list[float]:
+        """Return bytes of states and gradient buffers of every distinct stage."""
+        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
+        known = self._states.get(key)
+        if known is None:
+            run = self._pipelines.run(plan)
+            known = self._states[key] = [
+                sum(
+                    stage_states(
+                        run,
+                        [kind for kind, _ in stage.layers],
+                        run.parameters_of(stage.layers, stage.is_first, stage.is_last),
+                        cast_weights(run, stage.layers),
+                    )
+                )
+                for stage in stages.distinct
+            ]
+        return known
+
+    def _held_by(self, plan: Plan, shared: Key, stages: Pipeline) -> list[_Held]:
+        """Return what every distinct stage's blocks hold."""
+        key = (shared, plan.recompute, plan.modules, plan.degrees.pipeline, plan.num_chunks)
+        known = self._held.get(key)
+        if known is None:
+            layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
+            chunks = [sum([layers[kind].kept * n for kind, n in chunk.layers]) for chunk in stages.chunks]
+            known = self._held[key] = [
+                _Held(
+                    together([(self._edge(plan, shared, stage), 1), *((layers[kind], n) for kind, n in stage.layers)]),
+                    [chunks[i] for i in stage.chunk_index],
+                )
+                for stage in stages.distinct
+            ]
+        return known
+
+    def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> BlockMemory:
+        """Return what a layer holds; a candidate recomputes all its layers alike."""
+        stages = plan.degrees.pipeline if self._keeps_outputs else 1
+        key = (shared, plan.recompute, plan.modules, stages, kind)
+        known = self._layers.get(key)
+        if known is None:
+            known = self._layers[key] = layer_memory(self._pipelines.run(plan), kind)
+        return known
+
+    def _edge(self, plan: Plan, shared: Key, stage: Stage) -> BlockMemory:
+        """Return what the model's beginning and end hold, of the stage that has them; nothing of it is recomputed."""
+        if not (stage.is_first or stage.is_last):
+            return NO_MEMORY
+        key = (shared, stage.is_first, stage.is_last)
+        known = self._edges.get(key)
+        if known is None:
+            known = self._edges[key] = edge_memory(self._pipelines.run(plan), stage.is_first, stage.is_last)
+        return known

@@ -1,0 +1,70 @@
+"""Where one's own layout stands among all layouts of a search: how many that fit are faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from predictor.core.step.memory import GIB
+from predictor.core.workload.run import TrainingRun
+from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.question import SearchProblem
+from predictor.layout_search.rank import plans
+from predictor.layout_search.stages import ROUNDING, Pipelines
+from predictor.layout_search.timer import Timer
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRank:
+    """A run beside the layouts of a search that fit.
+
+    Attributes:
+        faster: layouts that fit and take less time than the run.
+        others: layouts that fit, the run's own left out.
+        fastest_us: step of the fastest layout that fits; the run's own where that is faster.
+    """
+
+    step_us: float
+    faster: int
+    others: int
+    fastest_us: float
+
+    @property
+    def rank(self) -> int:
+        """Return the run's place among the layouts and itself, from 1."""
+        return self.faster + 1
+
+    def scaled(self, ratio: float) -> LayoutRank:
+        """Return the same with the steps so many times as long: with what is not modelled of them."""
+        return replace(self, step_us=self.step_us * ratio, fastest_us=self.fastest_us * ratio)
+
+    @property
+    def slower(self) -> float:
+        """Return how much longer than the fastest it takes, as a share of that."""
+        return self.step_us / self.fastest_us - 1.0
+
+
+def layout_rank(problem: SearchProblem, run: TrainingRun, step_us: float, fastest_us: float) -> LayoutRank:
+    """Return where a run stands. No layout is replayed whose bound says that it is slower.
+
+    Args:
+        problem: the search around the run.
+        run: the run.
+        step_us: its modelled step.
+        fastest_us: modelled step of the search's first winner.
+    """
+    space = problem.space
+    pipelines = Pipelines(space)
+    timer, footprints = Timer(space, problem.system, pipelines), Footprints(space, pipelines)
+    limit = None if problem.memory_gib is None else problem.memory_gib * GIB
+    below = step_us * (1.0 - ROUNDING)
+    faster = others = 0
+    for plan in plans(space):
+        if limit is not None and footprints.memory_bytes(plan) > limit:
+            continue
+        floor_us = timer.floor_us(plan)
+        if floor_us <= step_us and plan.degrees.tensor == run.layout.tensor_parallel_size and space.run(plan) == run:
+            continue
+        others += 1
+        if floor_us < below and timer.bound_us(plan) < below and timer.step_us(plan) < below:
+            faster += 1
+    return LayoutRank(step_us, faster, others, min(fastest_us, step_us))

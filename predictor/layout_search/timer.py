@@ -1,0 +1,365 @@
+"""Time candidate layouts as plain numbers; every model chunk is timed once and shared.
+
+The numbers are those of ``predict`` without its intervals; a test holds them to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from predictor.core.costs.interference import NO_SLOWDOWN, Slowdown
+from predictor.core.costs.published import PublishedSystem
+from predictor.core.step.host import launch_us, waiting_us
+from predictor.core.step.overlap import added_us
+from predictor.core.step.stages import ChunkTime, time_block
+from predictor.core.step.task_times import contention_slowdown
+from predictor.core.step.update import time_update
+from predictor.core.timeline.bound import lower_bound
+from predictor.core.timeline.replay import replay
+from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.timeline.step_end import end_of_step
+from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.measured_kernels import on_system
+from predictor.core.workload.pipeline import Chunk
+from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.sharding import overlaps_gather
+from predictor.core.workload.stage_end import stage_end
+from predictor.core.workload.step_tasks import BlockTasks
+from predictor.core.workload.tasks import Task
+from predictor.core.workload.transformer import LayerKind
+from predictor.core.workload.transformer_step import generator_launches, layer_block
+from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stages import ROUNDING, Key, Pipelines, shared_key
+
+# A schedule that splits backward passes gives both parts, and so the whole.
+SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
+WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
+
+
+class Work(NamedTuple):
+    """One micro-batch through one chunk, in microseconds.
+
+    ``backward`` is recomputation and the whole backward pass, ``weight`` its part for the gradients of the weights.
+    """
+
+    forward: float
+    backward: float
+    weight: float
+
+
+class LayerWork(NamedTuple):
+    """A layer's work in a single micro-batch without recomputation.
+
+    Attributes:
+        accumulation: time to add the weight gradients to those of earlier micro-batches.
+        adds_up: the work of any candidate is a sum of these parts; not where the device waits for the host, nor where
+            checkpoints are gathered.
+    """
+
+    work: Work
+    accumulation: float
+    adds_up: bool
+
+
+class End(NamedTuple):
+    """A stage's end of the step in microseconds, what of it overlaps in buckets, and how it slows kernels beside it."""
+
+    reduction: float
+    tied: float
+    optimizer: float
+    gather: float
+    buckets: int
+    overlaps_reduction: bool
+    overlaps_gather: bool
+    beside_reduction: Slowdown
+    beside_gather: Slowdown
+
+
+class Timing(NamedTuple):
+    """Arguments of a replay and its bound, in their order; durations per stage and chunk."""
+
+    forward: list[list[float]]
+    backward: list[list[float]]
+    weight: list[list[float]]
+    message: float
+    ends: list[float]
+    closing: float
+
+
+def _work(chunk: ChunkTime) -> Work:
+    weight = chunk.weight.cost.us
+    return Work(chunk.forward.cost.us, chunk.recompute.cost.us + chunk.backward.cost.us + weight, weight)
+
+
+class Timer:
+    """Times the candidates of one search.
+
+    Results are lists over the distinct stages of a pipeline, computed once for all candidates that share them.
+    """
+
+    def __init__(self, space: Space, system: PublishedSystem, pipelines: Pipelines) -> None:
+        """Prepare for a space on a system."""
+        self._space = space = replace(space, base=on_system(space.base, system))
+        self._system = system
+        self._pipelines = pipelines
+        base = space.base
+        # A framework decides per layout what overlaps.
+        self._overlaps = base.overlap_gradient_reduction or base.overlap_parameter_gather or space.rules is not None
+        self._hides_beside_recomputation = self._overlaps or base.fp32_parameters
+        _, self._restored = generator_launches(replace(base, recompute=Recompute.FULL))
+        self._layers: dict[Key, LayerWork] = {}
+        self._exact: dict[Key, Work] = {}
+        self._edges: dict[Key, Work] = {}
+        self._floors: dict[Key, float] = {}
+        self._works: dict[Key, list[list[Work]]] = {}
+        self._ends: dict[Key, list[End]] = {}
+        self._messages: dict[Key, float] = {}
+
+    def timing(self, plan: Plan) -> Timing:
+        """Return the durations of a candidate."""
+        index = self._pipelines.of(plan).index
+        works = self._stage_works(plan)
+        splits = SCHEDULES[plan.schedule].splits_backward
+        forward = [[work.forward for work in chunks] for chunks in works]
+        backward = [[work.backward - work.weight if splits else work.backward for work in chunks] for chunks in works]
+        weight = [[work.weight for work in chunks] for chunks in works] if splits else []
+        reductions, closings = [], []
+        for end, chunks in zip(self._stage_ends(plan), works, strict=True):
+            reduction, closing = self._exposed(end, chunks)
+            reductions.append(reduction)
+            closings.append(closing)
+        return Timing(
+            [forward[i] for i in index],
+            [backward[i] for i in index],
+            [weight[i] for i in index] if splits else [],
+            self._message(plan),
+            [reductions[i] for i in index],
+            max(closings),
+        )
+
+    def floor_us(self, plan: Plan) -> float:
+        """Return the time of the fullest stage's layers: fast to compute, and no step is shorter.
+
+        What selective recomputation adds is left out: it differs for every number of micro-batches.
+        """
+        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
+            plan = plan._replace(recompute=Recompute.NONE, modules=())
+        shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
+        key = (shared, count, plan.recompute, degrees.pipeline, plan.num_chunks, self._layered_as(plan))
+        known = self._floors.get(key)
+        if known is None:
+            pipeline = self._pipelines.of(plan)
+            per_layer = {kind: self._least_us(plan, shared, kind) for kind in pipeline.kinds}
+            stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
+            known = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
+        return known
+
+    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind) -> float:
+        """Return a time that no pass forward and backward of a layer is shorter than: that of a single micro-batch.
+
+        It is no bound where work hides traffic (that of weights, or of experts beside another micro-batch), nor where
+        checkpoints are gathered.
+        """
+        base = self._space.base
+        if plan.zero_stage >= 2 or base.overlap_expert_parallel or base.partition_activations:
+            work = self._layer(plan, shared, kind)
+            return work.forward + work.backward
+        single = self._layer_in_single(plan, shared, kind)
+        recomputed = single.work.forward if plan.recompute is Recompute.FULL and single.adds_up else 0.0
+        return single.work.forward + recomputed + single.work.backward
+
+    def bound_us(self, plan: Plan) -> float:
+        """Return a time that the candidate's step cannot be shorter than."""
+        times = self.timing(plan)
+        return lower_bound(
+            plan.schedule,
+            plan.num_micro_batches,
+            *times[:4],
+            self._blocks(plan),
+            times.ends,
+            times.closing,
+        )
+
+    def step_us(self, plan: Plan) -> float:
+        """Return the time of the candidate's step."""
+        times = self.timing(plan)
+        known = replay(
+            SCHEDULES[plan.schedule],
+            plan.num_micro_batches,
+            *times[:4],
+            self._blocks(plan),
+        )
+        return end_of_step(known.finished, times.ends, times.closing).step
+
+    def _blocks(self, plan: Plan) -> bool:
+        return self._space.base.blocking_transfers and SCHEDULES[plan.schedule].may_block
+
+    def _stage_works(self, plan: Plan) -> list[list[Work]]:
+        """Return the work of every distinct stage's chunks."""
+        shared = shared_key(plan)
+        key = (
+            shared,
+            plan.num_micro_batches,
+            plan.recompute,
+            plan.modules,
+            plan.degrees.pipeline,
+            plan.num_chunks,
+            self._layered_as(plan),
+        )
+        known = self._works.get(key)
+        if known is None:
+            stages = self._pipelines.of(plan)
+            layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
+            works = [self._chunk(plan, shared, chunk, layers) for chunk in stages.chunks]
+            known = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
+        return known
+
+    def _chunk(self, plan: Plan, shared: Key, chunk: Chunk, layers: dict[LayerKind, Work]) -> Work:
+        """Return the work of a chunk: its edge and its layers."""
+        forward, backward, weight = self._edge(plan, shared, chunk.is_first, chunk.is_last)
+        for kind, count in chunk.layers:
+            layer = layers[kind]
+            forward += layer.forward * count
+            backward += layer.backward * count
+            weight += layer.weight * count
+        if plan.zero_stage >= 2 and chunk.layers and self._overlaps:
+            kind = chunk.layers[0][0]
+            first, other = self._layer_exactly(plan, shared, kind, is_first=True), layers[kind]
+            forward += first.forward - other.forward
+            backward += first.backward - other.backward
+            weight += first.weight - other.weight
+        return Work(forward, backward, weight)
+
+    def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> Work:
+        """Return the work of a layer.
+
+        Without overlap, the work of a single micro-batch gives that of every number of micro-batches m and of full
+        recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
+        recomputed by its forward pass. The traffic of ZeRO-2 and 3 hides behind that work, so it is timed per
+        candidate, for recomputation too where it hides beside it.
+        """
+        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
+            return self._layer_exactly(plan, shared, kind)
+        is_sharded = plan.zero_stage >= 2
+        if is_sharded and (plan.recompute is Recompute.NONE or self._hides_beside_recomputation):
+            return self._layer_exactly(plan, shared, kind)
+        unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
+        single = self._layer_in_single(unsharded, shared_key(unsharded), kind)
+        if not single.adds_up:
+            return self._layer_exactly(plan, shared, kind)
+        recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
+        if is_sharded:
+            forward, backward, weight = self._layer_exactly(plan._replace(recompute=Recompute.NONE), shared, kind)
+            return Work(forward, recompute + backward, weight)
+        forward, backward, weight = single.work
+        added = single.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
+        return Work(forward, recompute + backward + added, weight + added)
+
+    def _layer_in_single(self, plan: Plan, shared: Key, kind: LayerKind) -> LayerWork:
+        """Return a layer's work in a single micro-batch without recomputation."""
+        layered_as = self._layered_as(plan)
+        key = (shared, kind, layered_as)
+        known = self._layers.get(key)
+        if known is None:
+            run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
+            block = layer_block(run, kind)
+            layer = time_block(self._system, block)
+            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes) or self._waits_again(block, layer)
+            adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
+            known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
+        return known
+
+    def _waits_again(self, block: BlockTasks, layer: ChunkTime) -> bool:
+        """Return whether the device would wait for the host in a second forward pass, which launches a little more."""
+        if block.host is None:
+            return False
+        launching_us = launch_us(self._system.hardware, block.host.forward + self._restored, backward=False)
+        return waiting_us(launching_us, layer.forward.cost.us, block.host.takes_turns) > 0.0
+
+    def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
+        """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
+        layered_as = self._layered_as(plan)
+        key = (shared, plan.num_micro_batches, plan.recompute, plan.modules, kind, layered_as, is_first)
+        known = self._exact.get(key)
+        if known is None:
+            block = layer_block(self._run(plan, layered_as), kind, is_first)
+            known = self._exact[key] = _work(time_block(self._system, block))
+        return known
+
+    def _layered_as(self, plan: Plan) -> str:
+        """Return a schedule whose layers take as long as the candidate's.
+
+        Splitting the backward pass changes its sum where traffic hides behind the gradients of the weights and where
+        the device waits for the host.
+        """
+        return SPLITTING if SCHEDULES[plan.schedule].splits_backward else WHOLE
+
+    def _us(self, tasks: Sequence[Task]) -> float:
+        """Return the time of tasks in sequence."""
+        cost = self._system.cost
+        return sum([cost(task.operator, task.direction, task.shape).us * task.times for task in tasks])
+
+    def _slowdown(self, overlaps: bool, traffic: Sequence[Task]) -> Slowdown:
+        return contention_slowdown(self._system, traffic) if overlaps else NO_SLOWDOWN
+
+    def _run(self, plan: Plan, schedule: str) -> TrainingRun:
+        run = self._pipelines.run(plan)
+        return run if run.schedule == schedule else replace(run, schedule=schedule)
+
+    def _edge(self, plan: Plan, shared: Key, is_first: bool, is_last: bool) -> Work:
+        layered_as = self._layered_as(plan)
+        key = (shared, is_first, is_last, layered_as)
+        known = self._edges.get(key)
+        if known is None:
+            edge = edge_block(self._run(plan, layered_as), is_first, is_last)
+            known = self._edges[key] = _work(time_block(self._system, edge))
+        return known
+
+    def _message(self, plan: Plan) -> float:
+        key = plan.degrees, plan.sequence_parallel, plan.micro_batch_size
+        known = self._messages.get(key)
+        if known is None:
+            known = self._messages[key] = self._us(message_tasks(self._pipelines.run(plan)))
+        return known
+
+    def _exposed(self, end: End, chunks: list[Work]) -> tuple[float, float]:
+        """Return the exposed reduction of a stage, and its optimizer step with the exposed gathering."""
+        reduction, gather, buckets = end.reduction, end.gather, end.buckets
+        forward = backward = 0.0
+        for work in chunks:
+            forward += work.forward
+            backward += work.backward
+        if reduction and end.overlaps_reduction:
+            reduction = added_us(reduction, backward, buckets, end.beside_reduction)
+        if gather and end.overlaps_gather:
+            gather = added_us(gather, forward, buckets, end.beside_gather)
+        return reduction + end.tied, end.optimizer + gather
+
+    def _stage_ends(self, plan: Plan) -> list[End]:
+        """Return the end of the step of every distinct stage."""
+        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
+        known = self._ends.get(key)
+        if known is None:
+            run = self._pipelines.run(plan)
+            ends = [
+                stage_end(run, stage.earliest, run.parameters_of(stage.layers, stage.is_first, stage.is_last))
+                for stage in self._pipelines.of(plan).distinct
+            ]
+            known = self._ends[key] = [
+                End(
+                    self._us(end.reduction),
+                    self._us(end.tied),
+                    time_update(self._system, end).cost.us,
+                    self._us(end.gather),
+                    end.buckets,
+                    run.overlap_gradient_reduction,
+                    overlaps_gather(run),
+                    self._slowdown(run.overlap_gradient_reduction, end.reduction),
+                    self._slowdown(overlaps_gather(run), end.gather),
+                )
+                for end in ends
+            ]
+        return known
