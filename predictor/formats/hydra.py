@@ -146,12 +146,18 @@ class Invocation:
 
 
 def invocations(text: str, programs: re.Pattern[str]) -> list[Invocation]:
-    """Return the starts of some programs in a script, also in texts that it writes; its variables are expanded."""
+    """Return the starts of some programs in a script, its variables expanded.
+
+    Those in texts that it writes count; where it calls none itself, also those that a variable holds.
+    """
     script = parse(text)
     found = [_invocation(words, programs) for words in script.commands]
     documents = [*script.documents, *(inside[2] for inside in _SUBSTITUTED.finditer(text))]
     for document in documents:
         found += invocations(document, programs) if document != text else []
+    if not any(found):
+        held = [value for value in script.values.values() if " " in value and programs.search(value)]
+        found += [one for value in held if value != text for one in invocations(value, programs)]
     return [one for one in found if one is not None]
 
 

@@ -68,8 +68,8 @@ def launch_job(
     """
     if framework not in COMMANDS:
         raise ConfigError(
-            f"--write-job is for {', '.join(COMMANDS)}; {framework} starts its processes itself: start {arguments} as its "
-            "first lines say"
+            f"--write-job is for {', '.join(COMMANDS)}; {framework} starts its processes itself: start {arguments} as "
+            "its first lines say"
         )
     num_gpus, per_node = gpus[0], min(gpus)
     nodes, path = num_gpus // per_node, Path(arguments)

@@ -69,7 +69,13 @@ def megatron_runs(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=60, deadline=None)
 @given(megatron_runs())
 def test_megatron_arguments_are_read_back_to_the_same_run(content: dict[str, Any]) -> None:
-    assert written(content, "megatron", Path.cwd()).startswith("#!/bin/bash")  # which reads back, or raises
+    try:
+        text = written(content, "megatron", Path.cwd())  # which reads back, or raises
+    except ConfigError as error:
+        # Megatron-LM refuses some of these together: tests/written asks it.
+        assert "does not start so: --overlap-moe-expert-parallel-comm" in str(error)
+        return
+    assert text.startswith("#!/bin/bash")
 
 
 @settings(max_examples=25, deadline=None)

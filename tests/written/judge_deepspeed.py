@@ -18,6 +18,11 @@ from deepspeed import comm
 from deepspeed.runtime.config import DeepSpeedConfig
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel
 
+TOPS = (
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16"),
+    *("data_types", "zero_optimization", "tensor_parallel", "activation_checkpointing", "pipeline"),
+)
+
 
 def strange(content: dict[str, Any], parsed: DeepSpeedConfig) -> list[str]:
     """Return keys that DeepSpeed's sections have not; it passes over those that it does not know."""
@@ -28,9 +33,7 @@ def strange(content: dict[str, Any], parsed: DeepSpeedConfig) -> list[str]:
         for key in content.get(section, {})
         if key not in type(model).model_fields
     ]
-    tops = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16")
-    tops += ("data_types", "zero_optimization", "tensor_parallel", "activation_checkpointing", "pipeline")
-    return found + [key for key in content if key not in tops]
+    return found + [key for key in content if key not in TOPS]
 
 
 def judge(content: dict[str, Any], replicas: int, sizes: dict[str, Any]) -> str | None:

@@ -27,4 +27,4 @@ def stand_in(package: str, of: tuple[str, ...]) -> None:
             return MagicMock(jit=decorated, autotune=lambda *_, **__: decorated)
         return imported(name, scope, *rest, **named)
 
-    builtins.__import__ = find
+    builtins.__import__ = find  # type: ignore[assignment]

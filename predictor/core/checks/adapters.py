@@ -6,7 +6,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import must_divide
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import TrainingSection
-from predictor.core.transforms.lora import EVERY_LINEAR, PARTS, Lora, LoraTarget
+from predictor.core.transforms.lora import EVERY_LINEAR, PARTS, Lora, LoraTarget, QuantizedBase
 from predictor.core.workload.transformer import Transformer
 
 KEY = "training.lora.targets"
@@ -43,14 +43,16 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
         if whole in lora.targets and twice:
             raise ConfigError(f"{KEY} has {whole} and {twice[0]}, which is a part of it; leave one out")
     _check_ranks(lora, model, layout)
-    if lora.quantized_base and (layout.zero_stage >= 3 or training.gemm_recipe is not None):
+    if lora.quantized_base is QuantizedBase.INT8 and model.experts is not None:
+        raise ConfigError("training.lora.quantized_base is int8; of experts only four bits are modelled: write nf4")
+    if lora.quantized_base is not None and (layout.zero_stage >= 3 or training.gemm_recipe is not None):
         key = (
             "parallelism.zero_stage is 3"
             if layout.zero_stage >= 3
             else f"training.gemm_recipe is {training.gemm_recipe}"
         )
         raise ConfigError(
-            f"{key} with training.lora.quantized_base; only whole weights in four bits, beside products in 16, are "
+            f"{key} with training.lora.quantized_base; only whole weights in four or eight bits, with no recipe, are "
             "modelled: use zero_stage 0, 1 or 2 and no gemm_recipe"
         )
 

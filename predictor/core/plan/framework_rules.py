@@ -291,7 +291,8 @@ GPT_NEOX_ENGINE = FrameworkRules(
     source=(
         "gpt-neox megatron/neox_arguments (pipe_parallel_size, model_parallel_size, checkpoint_activations) on "
         "DeepSpeed's pipelines, which take ZeRO 0 or 1; deepspeed/runtime/bf16_optimizer.py shares out the states of "
-        "bf16 in any case; deepspeed/runtime/zero/stage_1_and_2.py sums whole buckets; its experts and its rings are not searched"
+        "bf16 in any case; deepspeed/runtime/zero/stage_1_and_2.py sums whole buckets; its experts and its "
+        "rings are not searched"
     ),
     schedules=("1f1b",),
     zero_alone=(1, 3),

@@ -67,6 +67,18 @@ PARTS = {
 EVERY_LINEAR = tuple(target for target in LoraTarget if all(target not in parts for parts in PARTS.values()))
 
 
+class QuantizedBase(StrEnum):
+    """How frozen weights of linear layers are kept in few bits (bitsandbytes)."""
+
+    NF4 = "nf4"
+    INT8 = "int8"
+
+
+def _quantized_base(value: object) -> object:
+    """Return the bits of a switch, which was NF4's alone."""
+    return (QuantizedBase.NF4 if value else None) if isinstance(value, bool) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Lora:
     """Low-rank adapters train, the model's own weights do not (LoRA)."""
@@ -99,8 +111,13 @@ class Lora:
         ),
     ] = None
     quantized_base: Annotated[
-        Switch, Field(description="weights of the base's linear layers in four bits (QLoRA: NF4 in blocks of 64)")
-    ] = False
+        QuantizedBase | None,
+        BeforeValidator(_quantized_base),
+        Field(
+            description="weights of the base's linear layers in few bits: nf4 or true (QLoRA, blocks of 64), or int8 "
+            "(LLM.int8)"
+        ),
+    ] = None
 
     def expert_rank(self, experts_per_token: int) -> int:
         """Return the inner width of an adapter of routed experts."""

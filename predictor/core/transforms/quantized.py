@@ -1,32 +1,59 @@
-"""QLoRA: frozen weights of linear layers are in four bits, and a kernel widens each matrix before its product.
+"""Frozen weights of linear layers in four or eight bits, beside adapters that train in 16.
 
-It runs in every pass: forward, again where the layer is recomputed, and backward for the gradient of the input.
+In four bits (QLoRA) a kernel widens each matrix before its product in every pass: forward, again where the layer is
+recomputed, and backward for the gradient of the input. In eight (LLM.int8) the forward product multiplies integers:
+kernels narrow its input by rows and scale its sums, and columns of outliers are multiplied in 16 bits; backward the
+matrix is widened and scaled. Products of integers were not measured: they are timed as products in 16 bits.
 
-Source: Dettmers et al. 2023, arXiv:2305.14314; bitsandbytes bitsandbytes/autograd/_functions.py, MatMul4Bit.
+Source: Dettmers et al. 2023, arXiv:2305.14314, and 2022, arXiv:2208.07339; bitsandbytes
+bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitLt.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import stream
 from predictor.core.rows import FP32_BYTES, Kind, Row
+from predictor.core.transforms.lora import QuantizedBase
 
 BLOCK = 64  # weights that share a scale in fp32
-NF4_BYTES = 0.5 + FP32_BYTES / BLOCK
+BYTES = {QuantizedBase.NF4: 0.5 + FP32_BYTES / BLOCK, QuantizedBase.INT8: 1.0}  # the latter has a scale per row alone
+INT8, INT32 = 1, 4  # bytes
+# Kernels beside a product of integers: narrow the input, look for outliers, take their columns of input and weights,
+# scale the sums, add the outliers' product.
+INT8_LAUNCHES = 6
+WIDENING_LAUNCHES = 2  # cast and scale
 NAME = "dequantization"
 
 
 def quantized(row: Row) -> bool:
-    """Return whether a row multiplies with weights that are kept in four bits."""
+    """Return whether a row multiplies with weights that are kept in few bits."""
     return row.kind is Kind.PRODUCT and not row.trains
 
 
-def with_quantized_base(rows: list[Row], call: LayerCall) -> list[Row]:
-    """Return rows with the kernels that widen frozen weights, each before its product."""
+def with_quantized_base(rows: list[Row], call: LayerCall, base: QuantizedBase) -> list[Row]:
+    """Return rows with the kernels that frozen weights in few bits need, each before its product."""
     widened: list[Row] = []
     for row in rows:
         if quantized(row) and row.forward is not None:
-            size_bytes, times = row.weights * (NF4_BYTES + call.element_bytes), row.forward.times
-            widened.append(stream(NAME, row.module, call, (size_bytes, size_bytes), (times, times)))
+            widened += _in_four_bits(row, call) if base is QuantizedBase.NF4 else _in_eight_bits(row, call)
         widened.append(row)
     return widened
+
+
+def _in_four_bits(row: Row, call: LayerCall) -> Iterator[Row]:
+    assert row.forward is not None
+    size_bytes, times = row.weights * (BYTES[QuantizedBase.NF4] + call.element_bytes), row.forward.times
+    yield stream(NAME, row.module, call, (size_bytes, size_bytes), (times, times))
+
+
+def _in_eight_bits(row: Row, call: LayerCall) -> Iterator[Row]:
+    assert row.forward is not None
+    narrow, times = call.element_bytes, row.forward.times
+    tokens, width, out = row.forward.shape[0], row.forward.shape[1], row.forward.shape[2]
+    # The input is read and written as integers; the sums are written wide, read, and written in 16 bits.
+    forward = times * tokens * (width * (narrow + INT8) + out * (2 * INT32))
+    backward = row.weights * (INT8 + 3 * narrow)
+    yield stream(NAME, row.module, call, (forward, backward), (times * INT8_LAUNCHES, times * WIDENING_LAUNCHES))

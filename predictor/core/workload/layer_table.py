@@ -148,8 +148,8 @@ def kept_rows(run: TrainingRun, kind: LayerKind) -> list[Row]:
         rows = [row.accumulating() for row in rows]
     if run.lora is not None:
         rows = with_adapters(rows, run.lora, call, _adapter_settings(run, kind, call))
-        if run.lora.quantized_base:
-            rows = with_quantized_base(rows, call)
+        if run.lora.quantized_base is not None:
+            rows = with_quantized_base(rows, call, run.lora.quantized_base)
     return rows
 
 

@@ -49,7 +49,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
     Raises:
         ConfigError: GPT-NeoX has no keys for a part of it.
     """
-    parallel, training = config.parallelism, config.training
+    parallel = config.parallelism
     keys: dict[str, Any] = {
         "pipe_parallel_size": parallel.pipeline_parallel_size,
         "model_parallel_size": parallel.tensor_parallel_size,

@@ -176,9 +176,9 @@ def _adapters(whole: Fields, model: dict[str, Any]) -> dict[str, Any]:
     keys |= {"dropout": rate} if (rate := whole.real("lora_dropout", 0.05)) else {}
     quantized = whole.get("quantize")
     if quantized is not None:
-        if quantized not in ("bnb.nf4", "bnb.nf4-dq"):
-            raise whole.error("quantize", "only bnb.nf4 and bnb.nf4-dq are modelled")
-        keys["quantized_base"] = True
+        if quantized not in ("bnb.nf4", "bnb.nf4-dq", "bnb.int8-training"):
+            raise whole.error("quantize", "only bnb.nf4, bnb.nf4-dq and bnb.int8-training are modelled")
+        keys["quantized_base"] = "int8" if "int8" in quantized else True
     return {"lora": keys}
 
 

@@ -128,6 +128,8 @@ def _takes(kind: str | list[Any], values: list[str], series: Release) -> bool:
 
 def _holds(condition: str, given: Arguments) -> bool:
     """Return whether arguments meet a condition: one is given, has a value among its own, or exceeds a bound."""
+    if " and " in condition:
+        return all(_holds(part, given) for part in condition.split(" and "))
     name, *rest = condition.split()
     values = given.get(name)
     if values is None:

@@ -142,6 +142,7 @@ class _Command:
             self.unsaid["parallelism.data_parallel_size"] = (
                 f"{where}: the replicas follow from what it leaves open, and"
             )
+        self.task()
         if name is None:
             self.unsaid["model.num_layers"] = f"{where}: the model has no preset; give its config.json in from, or"
         notes = (*self.notes, *read.notes, *self.rest(length))
@@ -158,6 +159,18 @@ class _Command:
                 f"{self.where}: --{key.replace('-', '_')} is {shown}, which only a run of it knows, and"
             )
         return found
+
+    def task(self) -> None:
+        """Ask for the adapters of a fine-tuning that has them; their sizes are in the recipe."""
+        default = "lora" if re.search(r"[./]finetune_", self.program) else "pretrain"
+        tasks = [str(self.fields.get(key) or "") for key in ("task", "finetuning", "f")]
+        task = next((task for task in tasks if task), default)
+        if is_unknown(task):
+            self.notes.append(
+                f"{self.where}: the task is set when the script runs; predicted is training of all layers"
+            )
+        elif task not in ("pretrain", "sft"):
+            self.unsaid["training.lora"] = f"{self.where}: the task is {task}, with adapters that the recipe sizes, and"
 
     def model_name(self) -> str | None:
         """Return the preset of the model that the recipe or the program is named after.

@@ -86,7 +86,8 @@ class _Run:
         self.layout = Fields({**config.values, **layout.values}, self.where, "distributed.", problems=problems.lines)
         written = layout.values.get("_target_") or config.values.get("_target_") or layout.values.get("strategy")
         self.strategy = _strategy(str(written or "fsdp2"))
-        self.sections = [self.model, self.batch, self.layout]
+        self.parallelizer = fields.section("parallelizer")
+        self.sections = [self.model, self.batch, self.layout, self.parallelizer]
         for key, kind in OTHERS.items():
             if fields.values.get(key):
                 raise ConfigError(f"{self.where}: {key} is given, which is of {kind}; only language models are read")
@@ -205,6 +206,8 @@ class _Run:
             stage = self.layout.whole("zero_dp_strategy", 3, least=0)
             return fsdp(is_wide, self.layout.switch("grad_reduce_in_fp32")) | {"zero_stage": min(stage, 3)}
         reshards = self.layout.get("reshard_after_forward")
+        inner = self.parallelizer.get("reshard_after_forward")
+        reshards = inner if reshards is None else reshards
         return fsdp(is_wide, stays_gathered=reshards is False or (pp > 1 and reshards is None))
 
     def gpus(self) -> int | None:
@@ -219,8 +222,7 @@ class _Run:
         keys: dict[str, Any] = {"micro_batch_size": local}
         keys |= {"num_micro_batches": 1} if total is None else {"global_batch_size": total}
         written = self.layout.get("activation_checkpointing")
-        parallelizer = self.section("parallelizer")
-        written = parallelizer.get("activation_checkpointing") if written is None else written
+        written = self.parallelizer.get("activation_checkpointing") if written is None else written
         name = RECOMPUTE.get(False if written is None else written)
         if name is None:
             raise self.layout.error("activation_checkpointing", "expected true, false, full or selective")

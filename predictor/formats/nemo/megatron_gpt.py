@@ -32,6 +32,7 @@ RENAMED = {
     "activations_checkpoint_num_layers": "recompute-num-layers",
     "encoder_seq_length": "seq-length",
     "num_moe_experts": "num-experts",
+    "qkv_bias": "add-qkv-bias",
     "rotary_percentage": "rotary-percent",
     "ub_tp_comm_overlap": "tp-comm-overlap",
     "use_flash_attention": "use-flash-attn",

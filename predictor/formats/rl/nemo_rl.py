@@ -42,6 +42,10 @@ LAYOUT = (
     "moe_shared_expert_overlap",
     "moe_grouped_gemm",
     "gradient_accumulation_fusion",
+    "cuda_graph_impl",
+    "cuda_graph_modules",
+    "fine_grained_activation_offloading",
+    "offload_modules",
 )
 REDUCTION = ("grad_reduce_in_fp32", "overlap_grad_reduce", "overlap_param_gather")
 OPTIMIZER = ("optimizer", "use_precision_aware_optimizer", "optimizer_cpu_offload", "optimizer_offload_fraction")
@@ -168,7 +172,14 @@ class _Run:
         section = self.megatron
         own = {key: section.get(key) for key in LAYOUT if section.has(key)}
         if section.switch("activation_checkpointing"):
-            own |= {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+            own |= self.recomputation()
+        if own.get("cuda_graph_impl") in ("none", None):
+            own = {key: value for key, value in own.items() if not key.startswith("cuda_graph_")}
+        if "cuda_graph_modules" in own:
+            own["cuda_graph_scope"] = own.pop("cuda_graph_modules")
+        if not own.get("fine_grained_activation_offloading"):
+            own.pop("fine_grained_activation_offloading", None)
+            own.pop("offload_modules", None)
         if own.get("tensor_model_parallel_size", 1) == 1:
             own["sequence_parallel"] = False
         optimizer, reduction = section.section("optimizer").values, section.section("distributed_data_parallel_config")
@@ -190,6 +201,19 @@ class _Run:
         read.content["training"] |= self.problems.part(dict[str, Any](), self.adapters, section.section("peft"))
         self.notes += rest(known_keys(KEYS), "NeMo RL", (section, self.policy))
         return read
+
+    def recomputation(self) -> dict[str, Any]:
+        """Return what is computed again."""
+        section = self.megatron
+        written = {key: section.get(f"recompute_{key}") for key in ("granularity", "method", "num_layers", "modules")}
+        if written["granularity"] == "selective":
+            own = {"recompute_granularity": "selective", "recompute_modules": written["modules"]}
+            return {key: value for key, value in own.items() if value is not None}
+        return {
+            "recompute_granularity": "full",
+            "recompute_method": written["method"] or "uniform",
+            "recompute_num_layers": written["num_layers"] or 1,
+        }
 
     def adapters(self, section: Fields) -> dict[str, Any]:
         """Return the key of ``training`` on adapters."""

@@ -1,7 +1,8 @@
 """Read the update of the trained model in a command line of OpenRLHF: SFT, DPO, reward model, PPO and its kin.
 
 Source of names and defaults: OpenRLHF 0.9, openrlhf/cli/train_sft.py, train_dpo.py, train_ppo_ray.py and
-openrlhf/utils/deepspeed/deepspeed_utils.py (get_train_ds_config).
+openrlhf/utils/deepspeed/deepspeed_utils.py (get_train_ds_config); later releases have torch's FSDP2 beside it,
+openrlhf/utils/fsdp2/strategy.py.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.fields import Fields
-from predictor.formats.hub_section import hub_section, lora, replicas
+from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import Invocation, invocations
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.rl.actor import asked, left_out, longest, number, tokens_to_samples
@@ -42,6 +43,9 @@ OLDER = {
     "ds.attn-implementation": "attn-implementation",
     "model.gradient-checkpointing-enable": "gradient-checkpointing",
     "model.lora.rank": "lora-rank",
+    "model-name-or-path": "pretrain",
+    "fsdp2-cp-size": "ring-attn-size",
+    "fsdp2-tp-size": "ds-tensor-parallel-size",
 }
 
 
@@ -74,6 +78,7 @@ class _Command:
         flags: dict[str, Any] = {}
         for key, value in started.flags.items():
             flags[OLDER.get(key, key)] = True if value == "" else value
+        self.is_sharded = any(key.startswith("fsdp2-") for key in started.flags)
         self.kind, self.where, self.problems, self.launcher = name, where, problems, started.launcher
         self.fields = Fields(flags, where, "--", problems=problems.lines)
         self.notes: list[str] = []
@@ -105,16 +110,38 @@ class _Command:
         )
         degrees |= {"context_parallel_size": rings} if rings > 1 else {}
         degrees |= {"tensor_parallel_size": tp} if tp > 1 else {}
-        read = deepspeed.from_mapping(self.as_deepspeed(length), self.where, self.problems, None)
+        written = self.as_deepspeed(length)
+        read = self.sharded(written) if self.is_sharded else deepspeed.from_mapping(written, self.where, self.problems)
         read.content["parallelism"] |= degrees
         training = read.content["training"]
         training |= {"recompute": "full" if fields.switch("gradient-checkpointing") else "none"}
+        if training["recompute"] == "none":
+            training.pop("recompute_stops_early", None)
         training |= self.problems.part(dict[str, Any](), self.adapters)
-        fused = fields.switch("use-liger-kernel")
-        content = {"model": model | {"sequence_length": length, "loss": "fused" if fused else "torch"}} | read.content
+        loss = "fused" if fields.switch("use-liger-kernel") else "torch"
+        loss = "vocabulary_parallel" if fields.switch("fsdp2-tp-loss-parallel") else loss
+        content = {"model": model | {"sequence_length": length, "loss": loss}} | read.content
         left = {key: why for key, why in read.unsaid.items() if key.startswith("model.")}
         notes = (*self.notes, *read.notes, *self.rest())
         return asked(Read(content, tuple(dict.fromkeys(notes)), FORMAT, left, read.derived), self.unsaid)
+
+    def sharded(self, written: dict[str, Any]) -> Read:
+        """Return the command as torch's FSDP2 runs it: weights and gradients in fp32, cast for products."""
+        fields = self.fields
+        if fields.switch("fsdp2-cpu-offload"):
+            fields.broken(fields.error("fsdp2-cpu-offload", "offloading is not modelled here; remove it"))
+        stays = fields.switch("no-fsdp2-reshard-after-forward")
+        keys = fsdp(True, stays_gathered=stays)
+        if fields.switch("fsdp2-tp-sequence-parallel"):
+            keys["sequence_parallel"] = True
+        training = {
+            "global_batch_size": written["train_batch_size"],
+            "micro_batch_size": written["train_micro_batch_size_per_gpu"],
+            "precision": "fp16" if "fp16" in written else "bf16",
+            "framework": "transformers",
+            "recompute_stops_early": True,
+        }
+        return Read({"parallelism": keys, "training": training}, (), FORMAT)
 
     def length(self) -> int:
         """Return the tokens of the longest sample."""

@@ -101,6 +101,7 @@ class _Run:
         fields.used |= {"model_engine"}
         if strategy not in (*SHARDS, MEGATRON):
             raise ConfigError(f"{self.where}: the actor's strategy is {strategy}; modelled: fsdp, fsdp2 and megatron")
+        self.optimizer()
         name_key = f"{self.model_prefix}{'partial_pretrain' if self.is_tuning else 'path'}"
         name_key = name_key if fields.has(name_key) else f"{self.model_prefix}path"
         model = hub_section(fields.get(name_key), name_key, self.where, self.unsaid, self.notes)
@@ -111,6 +112,13 @@ class _Run:
         read.content["training"] |= self.problems.part(dict[str, Any](), self.adapters)
         notes = tuple(dict.fromkeys((*self.notes, *read.notes, *self.rest())))
         return asked(Read(read.content, notes, FORMAT, read.unsaid, read.derived), self.unsaid)
+
+    def optimizer(self) -> None:
+        """Refuse an optimizer other than Adam."""
+        key = "optim.optimizer" if self.is_tuning else f"{ACTOR}optim.optimizer"
+        name = str(self.fields.get(key) or "AdamW")
+        if name.lower() not in ("adam", "adamw") and not is_unknown(name):
+            self.fields.broken(self.fields.error(key, f"{name} is not modelled; expected adam or AdamW"))
 
     def length(self) -> int:
         """Return the tokens of the longest sample."""
@@ -184,6 +192,9 @@ class _Run:
         fields, ranks = self.fields, self.ulysses()
         dtype = str(fields.get(f"{prefix}model_dtype") or "fp32")
         keys = fsdp(dtype in ("fp32", "float32"), stays_gathered=fields.get(f"{prefix}reshard_after_forward") is False)
+        shards = f"{prefix}sharding_strategy"  # of forks
+        if fields.get(shards) not in (None, "FULL_SHARD"):
+            fields.broken(fields.error(shards, "only FULL_SHARD is read"))
         reduced = str(fields.get(f"{prefix}mixed_precision.reduce_dtype") or "fp32")
         keys["fp32_gradients"] = reduced in ("fp32", "float32")
         if ranks > 1:
@@ -226,7 +237,11 @@ class _Run:
         micro = batch.get("micro_batch_size", 1)
         if number(own.get("tensor_model_parallel_size", 1)) == 1:
             own["sequence_parallel"] = False
+        tuned = f"{ACTOR}optim.override_optimizer_config."
         sections: dict[str, dict[str, Any]] = {
+            "optimizer": {
+                key.removeprefix(tuned): fields.get(key) for key in list(fields.values) if key.startswith(tuned)
+            },
             "model": {key: value for key, value in own.items() if value is not None},
             "train": {"micro_batch_size": micro, "global_batch_size": batch["global_batch_size"]},
             "ddp": {"use_distributed_optimizer": bool(shards), "grad_reduce_in_fp32": True},

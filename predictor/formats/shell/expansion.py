@@ -13,7 +13,7 @@ from predictor.formats.shell.words import is_unknown, unknown
 
 LONGEST_WORD = 1_000_000  # characters; a variable that doubles itself soon fills the memory
 _VARIABLE = re.compile(r"\$(?:\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}|([A-Za-z_]\w*)|([0-9@*#?$!]))")
-_CASED = re.compile(r"[A-Za-z_]\w*(?:,,|\^\^)")
+_CASED = re.compile(r"([A-Za-z_]\w*)(,,?|\^\^?)")
 _ALL_ARGUMENTS = re.compile(r"\$[@*]|\$\{[@*](?::[^}]*)?\}")
 _OWN_ARGUMENT = re.compile(r"\$\{?([0-9]+|[@*#])(?::?[-=](.*?))?\}?", re.DOTALL)
 _NAME = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|[0-9]+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
@@ -101,11 +101,16 @@ def expand(word: str, script: Script) -> str:
 
 
 def _of_another_form(variable: str, inner: str, script: Script) -> str:
-    """Return what ``${1:-x}``, which has a default even so, and ``${X,,}`` and ``${X^^}`` stand for."""
+    """Return what ``${1:-x}``, which has a default even so, and ``${X,,}``, ``${X^}`` and their kin stand for."""
     if (default := re.fullmatch(r"([0-9]+):?-(.*)", inner, re.DOTALL)) is not None:
         return _guessed(f"${default[1]}", default[2], script)
-    value = expand(f"${{{inner.rstrip(',^')}}}", script) if _CASED.fullmatch(inner) else unknown(variable)
-    return value if is_unknown(value) else value.lower() if inner.endswith(",") else value.upper()
+    cased = _CASED.fullmatch(inner)
+    value = expand(f"${{{cased[1]}}}", script) if cased else unknown(variable)
+    if cased is None or is_unknown(value):
+        return value
+    end = 1 if len(cased[2]) == 1 else len(value)  # one sign changes the first letter alone
+    changed = value[:end].lower() if "," in cased[2] else value[:end].upper()
+    return changed + value[end:]
 
 
 def _own_argument(written: str, script: Script) -> str | None:

@@ -104,14 +104,10 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
 
 
 def quantised(arguments: Arguments) -> dict[str, Any]:
-    """Return the keys of ``training.lora`` on a base in four bits."""
-    if arguments.switch("load_in_8bit"):
-        arguments.broken(
-            "load_in_8bit",
-            "a base in eight bits (LLM.int8) is not modelled; set it to false to predict one in 16, or take four bits",
-        )
+    """Return the keys of ``training.lora`` on a base in four or eight bits."""
+    in_eight = arguments.switch("load_in_8bit")
     if not arguments.switch("load_in_4bit"):
-        return {}
+        return {"quantized_base": "int8"} if in_eight else {}
     kind = arguments.value("bnb_4bit_quant_type", "nf4")
     if kind not in ("nf4", "fp4"):
         arguments.broken("bnb_4bit_quant_type", "expected nf4 or fp4")

@@ -84,7 +84,6 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
     [
         ({"rl": "dpo"}, "rl is 'dpo'; preference and reinforcement learning is not modelled"),
         ({"adapter": "ia3"}, "adapter is 'ia3'; only lora and qlora are modelled"),
-        ({"load_in_8bit": True, "adapter": "lora"}, "a base in eight bits"),
         ({"gradient_checkpointing": "offload"}, "checkpoints that travel to the host are not modelled"),
         ({"optimizer": "muon"}, "optimizer is 'muon'; only AdamW is modelled"),
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),

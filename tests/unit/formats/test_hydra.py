@@ -53,6 +53,7 @@ def test_keys_are_set_added_and_taken_out() -> None:
         "N=4\ntorchrun --nproc_per_node=8 --nnodes $N -m x train.py --config-name=run a.b=1 \\\n  +c=${N}\n",
         "cat > job.sh <<EOF\ntorchrun --nproc_per_node=8 --nnodes 4 train.py --config-name run a.b=1 +c=4\nEOF\n",
         "job=$(cat <<- EOM\n  torchrun --nproc-per-node 8 --nnodes=4 train.py --config-name=run a.b=1 +c=4\nEOM\n)\n",
+        "X='torchrun --nproc_per_node=8 --nnodes=4 train.py --config-name=run a.b=1 +c=4'\nsrun bash -c \"$X\"\n",
     ],
 )
 def test_start_of_a_program_is_found_wherever_a_script_has_it(text: str) -> None:

@@ -118,7 +118,7 @@ def test_models_can_be_predicted(name: str) -> None:
         (FULL.replace("AdamW", "Lion"), "only Adam is modelled"),
         (f"{FULL}use_galore: true\n", "GaLore"),
         (f"{LORA}lora_head: true\n", "an adapter of the output projection is not modelled"),
-        (f"{LORA}quantize: bnb.int8-training\n", "only bnb.nf4 and bnb.nf4-dq are modelled"),
+        (f"{LORA}quantize: bnb.fp4\n", "only bnb.nf4, bnb.nf4-dq and bnb.int8-training are modelled"),
         (f"{LORA}lora_query: false\nlora_value: false\n", "no key such as lora_query asks for an adapter"),
         (PRETRAIN.replace("model_name: pythia-1b", ""), "names no model"),
         (f"{PRETRAIN}pipeline_stages: 2\n", "of litgpt it is not known here"),

@@ -52,6 +52,7 @@ def whole(read: Read) -> dict[str, Any]:
         (LORA, "training", "lora", {"rank": 4}),
         ({**LORA, "lora_target": "q_proj,v_proj"}, "training", "lora", {"rank": 4, "targets": ["q", "v"]}),
         ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, "quantized_base": True}),
+        ({**LORA, "quantization_bit": 8}, "training", "lora", {"rank": 4, "quantized_base": "int8"}),
     ],
 )
 def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_path: Path) -> None:
@@ -78,7 +79,6 @@ def test_documents_are_asked_for_where_attention_stays_inside_them(
     [
         ({"stage": "dpo"}, "sft.yaml:8: stage is 'dpo'; preference and reinforcement learning is not modelled"),
         ({"finetuning_type": "freeze"}, "finetuning_type is 'freeze'; only lora and full are modelled"),
-        ({**LORA, "quantization_bit": 8}, "load_in_8bit is True; a base in eight bits"),
         ({**LORA, "quantization_bit": 3}, "quantization_bit is 3; only four bits of bitsandbytes are modelled"),
         ({**LORA, "quantization_bit": 4, "quantization_method": "hqq"}, "only four bits of bitsandbytes are modelled"),
         ({"use_galore": True, "galore_rank": 8}, "use_galore is True; GaLore is not modelled"),

@@ -104,6 +104,12 @@ def test_what_cannot_be_predicted_is_refused(changes: dict[str, Any], message: s
         found(tmp_path, changes)
 
 
+def test_section_of_the_parallelizer(tmp_path: Path) -> None:
+    read = found(tmp_path, {"parallelizer": {"reshard_after_forward": False, "wrap_outer_model": True}})
+    assert read.content["parallelism"]["reshard_after_forward"] is False
+    assert not any("wrap_outer_model" in note for note in read.notes)
+
+
 def test_model_without_a_preset_is_asked_for(tmp_path: Path) -> None:
     read = found(tmp_path, {"model": {"pretrained_model_name_or_path": "someone/else-7b"}})
     assert "model.num_layers" in read.unsaid

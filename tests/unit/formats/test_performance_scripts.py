@@ -79,6 +79,14 @@ def test_what_is_not_modelled_is_refused(more: str, message: str, tmp_path: Path
         found(tmp_path, more=more)
 
 
+def test_adapters_that_a_recipe_sizes_are_asked_for(tmp_path: Path) -> None:
+    assert "training.lora" in found(tmp_path, more="--task lora").unsaid
+    assert "training.lora" not in found(tmp_path, more="--task sft").unsaid
+    program = COMMAND.replace("run_script", "llm.finetune_llama3_8b")
+    assert "training.lora" in found(tmp_path, program).unsaid
+    assert "training.lora" not in found(tmp_path, program, "--finetuning sft").unsaid
+
+
 @pytest.mark.parametrize(
     ("recipe", "preset"),
     [

@@ -23,6 +23,7 @@ python3 -m verl.trainer.main_ppo algorithm.adv_estimator=grpo data.train_batch_s
 MEGATRON = f"--config-name=ppo_megatron_trainer {ACTOR}.megatron.tensor_model_parallel_size=4"
 INNER = f"+{ACTOR}.megatron.override_transformer_config.recompute"
 RECOMPUTES = f"{MEGATRON} {INNER}_granularity=full {INNER}_method=uniform {INNER}_num_layers=1"
+OFFLOADED, AWARE = "optimizer_offload_fraction=1", "use_precision_aware_optimizer=True"
 OPENRLHF = """\
 deepspeed --num_gpus 8 --module openrlhf.cli.train_sft --pretrain Qwen/Qwen3-8B --max_len 4096 \\
     --train_batch_size 64 --micro_train_batch_size 2 --zero_stage 3 --bf16 --gradient_checkpointing"""
@@ -219,3 +220,33 @@ def test_recipe_of_nemo_rl_builds_on_another_file(tmp_path: Path) -> None:
 def test_host_offload_of_nemo_rl_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cpu_offload is True; offloading is not modelled"):
         of_nemo_rl(tmp_path, {"policy": {"dtensor_cfg": {"cpu_offload": True}}})
+
+
+def test_optimizer_of_verl(tmp_path: Path) -> None:
+    optim = f"{ACTOR}.optim"
+    words = [f"+{optim}.override_optimizer_config.{key}" for key in ("optimizer_cpu_offload=True", OFFLOADED, AWARE)]
+    training = of_script(tmp_path, VERL, " ".join((MEGATRON, *words))).content["training"]
+    assert training["offload_optimizer"] == 1.0
+    with pytest.raises(ConfigError, match=r"actor\.optim\.optimizer is 'Muon'; Muon is not modelled"):
+        of_script(tmp_path, VERL, f"{optim}.optimizer=Muon")
+
+
+def test_openrlhf_on_fsdp2(tmp_path: Path) -> None:
+    command = OPENRLHF.replace("--pretrain", "--model_name_or_path").replace("--zero_stage 3", "--fsdp2_tp_size 2")
+    read = of_script(tmp_path, command, "--no-fsdp2_reshard_after_forward")
+    keys, training = read.content["parallelism"], read.content["training"]
+    assert (keys["tensor_parallel_size"], keys["data_parallel_size"], keys["zero_stage"]) == (2, 4, 3)
+    assert (keys["fp32_parameters"], keys["reshard_after_forward"]) == (True, False)
+    assert (training["micro_batch_size"], training["recompute"], training["framework"]) == (2, "full", "transformers")
+    with pytest.raises(ConfigError, match="fsdp2-cpu-offload is True; offloading is not modelled"):
+        of_script(tmp_path, command, "--fsdp2_cpu_offload")
+
+
+def test_megatron_inside_nemo_rl(tmp_path: Path) -> None:
+    recomputes = {"activation_checkpointing": True, "recompute_granularity": "selective", "recompute_modules": ["mlp"]}
+    graphs = {"cuda_graph_impl": "none", "cuda_graph_modules": ["attn"], "cuda_graph_warmup_steps": 3}
+    off = {"fine_grained_activation_offloading": False, "offload_modules": []}
+    megatron = {"enabled": True, **recomputes, **graphs, **off}
+    training = of_nemo_rl(tmp_path, {"policy": {"megatron_cfg": megatron}}).content["training"]
+    assert (training["recompute"], training["recompute_modules"]) == ("selective", ["mlp"])
+    assert "cuda_graphs" not in training

@@ -198,3 +198,11 @@ def test_loop_over_own_arguments_keeps_the_defaults(loop: str) -> None:
 def test_literal_documents_have_variables_of_their_own() -> None:
     script = parse("TP=1\ncat <<'EOF' > job\nTP=4\nrun $TP\nEOF\ncat <<EOF > job\nTP=4\nrun $TP \\$TP\nEOF\n")
     assert script.documents == ["TP=4\nrun $TP\n", "TP=4\nrun 1 $TP\n"]
+
+
+@pytest.mark.parametrize(
+    ("form", "changed"), [("X,,", "abc"), ("X,", "aBC"), ("Y^^", "ABC"), ("Y^", "Abc"), ("EMPTY^", "")]
+)
+def test_letters_change_their_case(form: str, changed: str) -> None:
+    script = parse(f"X=ABC\nY=abc\nEMPTY=\nZ=${{{form}}}\n")
+    assert script.values["Z"] == changed

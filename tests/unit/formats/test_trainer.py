@@ -138,7 +138,6 @@ def test_embeddings_that_train_beside_adapters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"load_in_8bit": True, **LORA}, "train.yaml:4: load_in_8bit is True; a base in eight bits"),
         ({"load_in_4bit": True}, "quantised weights are trained with adapters alone"),
         ({"optim": "adafactor"}, "optim is 'adafactor'; only AdamW is modelled"),
         ({"fp16": True}, "fp16 is True; bf16 is true as well"),

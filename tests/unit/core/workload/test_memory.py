@@ -18,6 +18,7 @@ from predictor.core.step.memory import (
 )
 from predictor.core.timeline.in_flight import peak_in_flight
 from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.workload.encoder import Encoder
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
@@ -164,6 +165,14 @@ def test_the_end_of_the_model_keeps_its_inputs_and_the_logits() -> None:
     per_rank = 4 * sbh(run) / 8 * (1 + 51200 / 6144)
     logits = sbh(run) / 6144 * 51200 / 8
     assert edge_memory(run, is_first=False, is_last=True).kept_last == pytest.approx(per_rank + 2 * logits, rel=1e-9)
+
+
+def test_a_model_without_an_output_projection_keeps_no_logits() -> None:
+    run = published("22B", Recompute.NONE, True)
+    headless = replace(run, model=replace(run.model, encoder=Encoder(mlm_head=False)))
+    inputs = 2 * sbh(run) / 8
+    end = edge_memory(headless, is_first=False, is_last=True)
+    assert (end.kept_last, end.deferred) == (2 * inputs, inputs)
 
 
 @pytest.mark.parametrize(

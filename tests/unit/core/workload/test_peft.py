@@ -12,7 +12,7 @@ from predictor.core.plan.loading import prepare
 from predictor.core.rows import Role
 from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction, predict
-from predictor.core.transforms.lora import Lora, LoraTarget
+from predictor.core.transforms.lora import Lora, LoraTarget, QuantizedBase
 from predictor.core.workload.transformer import LayerKind
 from tests.layers import backward_pass, forward_pass, kept_of
 from tests.unit.core.workload.test_token_mixers import MODEL, run_of
@@ -115,7 +115,7 @@ def test_a_dropout_of_everything_is_refused() -> None:
 
 
 def test_weights_in_four_bits_are_widened_in_every_pass() -> None:
-    of_16_bits, of_4 = (run_of(MODEL, lora=Lora(8, QUERIES, quantized_base=base)) for base in (False, True))
+    of_16_bits, of_4 = (run_of(MODEL, lora=Lora(8, QUERIES, quantized_base=base)) for base in (None, QuantizedBase.NF4))
     call, weights = of_4.call(), of_16_bits.layer_parameters(LayerKind()).frozen_dense - 2 * MODEL.hidden_size
     for run_pass in (forward_pass, backward_pass):
         tasks = [task for task in run_pass(of_4, LayerKind()).tasks if task.name == "dequantization"]
@@ -133,6 +133,29 @@ def test_a_base_in_four_bits_fits_where_16_do_not() -> None:
     assert whole - narrow == pytest.approx(linear * (2 - 0.5625) / 2**30, rel=1e-6)
     faster, slower = (predicted("transformers", quantized_base=base).step.us for base in (False, True))
     assert faster < slower < 1.02 * faster
+
+
+def test_products_of_eight_bits_narrow_their_input_and_scale_their_sums() -> None:
+    """LLM.int8, by hand: 3 bytes an input, 8 an output; backward 7 a weight."""
+    run = run_of(MODEL, lora=Lora(8, QUERIES, quantized_base=QuantizedBase.INT8))
+    call, hidden, ffn = run.call(), MODEL.hidden_size, MODEL.ffn_hidden_size
+    ends = [(hidden, 3 * hidden), (hidden, hidden), (hidden, 2 * ffn), (ffn, hidden)]
+    expected = {
+        forward_pass: sum(call.tokens * (3 * width + 8 * out) for width, out in ends),
+        backward_pass: sum(7 * width * out for width, out in ends),
+    }
+    for run_pass, size_bytes in expected.items():
+        tasks = [task for task in run_pass(run, LayerKind()).tasks if task.name == "dequantization"]
+        streamed = sum(3 * call.element_bytes * task.shape[0] * task.shape[1] * task.times for task in tasks)
+        assert streamed == pytest.approx(size_bytes)
+
+
+def test_a_base_in_eight_bits_takes_a_byte_a_weight_and_more_time() -> None:
+    steps = [predicted("transformers", quantized_base=base) for base in (False, "nf4", "int8")]
+    weights = [step_memory(step.tasks)[0].weights / 2**30 for step in steps]
+    linear = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
+    assert weights[0] - weights[2] == pytest.approx(linear / 2**30, rel=1e-6)
+    assert steps[0].step.us < steps[1].step.us < steps[2].step.us < 1.6 * steps[0].step.us
 
 
 def test_a_quantized_base_that_is_sharded_is_refused() -> None:
