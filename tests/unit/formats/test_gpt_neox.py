@@ -334,7 +334,9 @@ def test_a_key_that_costs_nothing_is_named_once(tmp_path: Path) -> None:
 
 
 def test_read_keys_are_those_of_the_code() -> None:
-    code = "".join(path.read_text(encoding="utf-8") for path in Path(gpt_neox.__file__).parent.glob("*.py"))
+    read = ("files", "model", "reader")  # not the writer, which spells out more
+    folder = Path(gpt_neox.__file__).parent
+    code = "".join((folder / f"{name}.py").read_text(encoding="utf-8") for name in read)
     assert {key for key in known_keys("gpt_neox").read if not re.search(rf'"{key}"', code)} == {
         "scaled_masked_softmax_fusion",
         "scaled_upper_triang_masked_softmax_fusion",
