@@ -91,10 +91,9 @@ judges: $(JUDGES_READY) ## parsers of the frameworks whose arguments are written
 check-extras: $(TEST_READY) ## each extra alone, with the lowest releases that its bounds allow; with the newest those tested nowhere else: .venv/extras
 	EXTRAS_TESTS=1 $(TEST) -m pytest tests/installation
 
-test-thorough: $(TEST_READY) $(WORKFLOW_READY) ## what make check tests in part, whole: tables refitted, searches, traces, newest extras
+test-thorough: $(TEST_READY) ## what make check tests in part, whole: tables refitted, searches, traces, newest extras
 	THOROUGH_TESTS=1 $(TEST) $(PYTEST) -m thorough
 	THOROUGH_TESTS=1 EXTRAS_TESTS=1 $(TEST) -m pytest tests/installation
-	THOROUGH_TESTS=1 $(WORKFLOW) $(PYTEST) -m thorough $(TORCH_TESTS)
 
 format: $(TEST_READY) ## rewrite the code in the project's format
 	$(TEST) -m ruff format .

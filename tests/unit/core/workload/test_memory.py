@@ -21,11 +21,12 @@ from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.encoder import Encoder
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ZeroStage
+from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.step_tasks import BlockMemory
 from predictor.core.workload.transformer import Attention, Biases, LayerKind, Normalization, Transformer
-from predictor.core.workload.transformer_memory import edge_memory, layer_memory
+from predictor.core.workload.transformer_memory import WORKSPACE_BYTES, edge_memory, layer_memory, stage_states
 from predictor.core.workload.transformer_step import transformer_step
 
 DENSE = LayerKind()
@@ -173,6 +174,12 @@ def test_a_model_without_an_output_projection_keeps_no_logits() -> None:
     inputs = 2 * sbh(run) / 8
     end = edge_memory(headless, is_first=False, is_last=True)
     assert (end.kept_last, end.deferred) == (2 * inputs, inputs)
+
+
+def test_a_stage_without_layers_holds_no_gradient_beside_its_buffer() -> None:
+    run = published("22B", Recompute.NONE, True)
+    of_ends = RankParameters(run.model.embedding_parameters(8), 0)
+    assert stage_states(run, [], of_ends).buffers == 2 * WORKSPACE_BYTES
 
 
 @pytest.mark.parametrize(
