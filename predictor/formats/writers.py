@@ -17,7 +17,6 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import RunConfig, validate
 from predictor.core.schema.software import said_in_full
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.transformer import Transformer
 from predictor.formats import read_any
 from predictor.formats.deepspeed import writer as deepspeed
@@ -124,12 +123,10 @@ def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:
 
     Equal chunks are the same split, equal layers the same pattern, whatever its period, modules the same in any order,
     experts that are split as all else is are so whether or not it is said; and switches are the same that act on
-    nothing: on tensor-parallel traffic, on checkpoints or on shares of states where there are none.
+    nothing: on tensor-parallel traffic, or on shares of states, where there are none.
     """
     if run.layout.tensor_parallel_size == 1:
         again = replace(again, overlap_tensor_parallel=run.overlap_tensor_parallel)
-    if run.recompute is again.recompute is Recompute.NONE:
-        again = replace(again, synchronize_each_layer=run.synchronize_each_layer)
     if run.layout.data_parallel_size * run.layout.context_parallel_size == 1:
         again = replace(again, zero_stage=run.zero_stage, gradient_reduction=run.gradient_reduction)
     if run.layout.expert_split == again.layout.expert_split:

@@ -179,6 +179,8 @@ def configuration_of(space: Space, plan: Plan, content: dict[str, Any]) -> dict[
         row["layers_per_stage"] = [list(chunks) for chunks in run.layers_per_chunk]
     elif list(run.layers_per_stage) != uniform(run.model.num_layers, plan.degrees.pipeline):
         row["layers_per_stage"] = list(run.layers_per_stage)
+    elif space.rules is not None and space.rules.names_split:
+        row["layers_per_stage"] = "uniform"
     chosen: dict[str, Any] = {"parallelism": row | space.fields(plan), "training": training}
     if run.model.loss is not space.model.loss:
         chosen["model"] = {"loss": str(run.model.loss)}

@@ -55,6 +55,7 @@ class FrameworkRules:
         splits_biased_experts: tensor parallelism may split experts that have biases.
         splits_shared_experts: tensor parallelism may split experts that ranks share out; else they are whole then.
         offloads_optimizer: its states may stay in host memory, where nothing else fits.
+        names_split: an even split has to be said, as the framework's own default is another.
         sums_whole_buckets: ZeRO stage 1 all-reduces gradients instead of scattering them.
         source: of each rule.
     """
@@ -80,6 +81,7 @@ class FrameworkRules:
     splits_shared_experts: bool = True
     offloads_optimizer: bool = False
     sums_whole_buckets: bool = False
+    names_split: bool = False
 
     def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[ZeroStage, ...]:
         """Return the ZeRO stages of a layout whose replicas could share out states.
@@ -297,13 +299,14 @@ GPT_NEOX_ENGINE = FrameworkRules(
     schedules=("1f1b",),
     zero_alone=(1, 3),
     zero_with_stages=(1,),
-    recomputes=(Recompute.NONE, Recompute.FULL),
+    recomputes=(Recompute.FULL,),  # as all of its configs/*.yml; with it the host waits at every layer
     zero_with_tensors=(1,),
     sequence_parallel=SequenceParallel.NEVER,
     split=Split.ANY,
     context_parallel=False,
     expert_with_tensor=False,
     sums_whole_buckets=True,
+    names_split=True,
 )
 # Those of which a search without a framework says whether they run a layout.
 RULES = {rules.name: rules for rules in (MEGATRON, TORCHTITAN, DEEPSPEED_ENGINE)}
