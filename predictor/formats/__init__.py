@@ -17,7 +17,7 @@ from predictor.formats.format import Format
 from predictor.formats.python_source.recipes import with_function
 from predictor.formats.shell.starts import of_other_script
 from predictor.formats.source import DATA, TEXT, Source
-from predictor.formats.table import TABLE, format_of, resembled
+from predictor.formats.table import TABLE, closest_format, format_of
 
 __all__ = [
     "FORMATS",
@@ -35,7 +35,7 @@ FORMATS = tuple(known.name for known in TABLE if known.module)
 MOST_KEYS = 8  # that a message shows of a file whose format is not known
 
 
-def _told(source: Source) -> Format:
+def _recognised(source: Source) -> Format:
     """Return the format of a file.
 
     Raises:
@@ -55,7 +55,7 @@ def _unknown(source: Source) -> str:
     keys = list(source.content)
     shown = ", ".join(keys[:MOST_KEYS]) + (" …" if len(keys) > MOST_KEYS else "")
     held = f"{source.syntax} with the keys {shown}" if source.syntax in DATA else source.syntax
-    nearest = resembled(source)
+    nearest = closest_format(source)
     like = f" It looks most like {nearest[0]}, with {', '.join(nearest[1])}." if nearest else ""
     return f"{source.path}: its format is not known; it is {held}.{like} Known: {', '.join(FORMATS)}"
 
@@ -71,7 +71,7 @@ def detect(path: Path) -> str:
         FileNotFoundError: there is no such file.
         ConfigError: the format is not a known one; the message names the tool that the file is of, or lists those.
     """
-    return _told(_source(path)).name
+    return _recognised(_source(path)).name
 
 
 def of_configuration(path: Path) -> str | None:
@@ -125,7 +125,7 @@ def read_any(path: Path, num_gpus: int | None = None, data_parallel_size: int | 
         ConfigError: the format is unknown, or the file asks for what is not modelled.
     """
     source = _source(path, num_gpus, data_parallel_size)
-    known = _told(source)
+    known = _recognised(source)
     if known.name == HUGECTR:
         raise ConfigError(f"{path} is a {HUGECTR}; predict it as it is, with --system")
     try:

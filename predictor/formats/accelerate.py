@@ -22,7 +22,6 @@ from predictor.formats.known_keys import known_keys
 
 FORMAT = "accelerate configuration"
 KEYS = "accelerate"
-TELLING = frozenset({"distributed_type", "fsdp_config", "deepspeed_config", "num_processes", "mixed_precision"})
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 SECTIONS = ("fsdp_config", "deepspeed_config", "megatron_lm_config", "parallelism_config", "fp8_config")
 PRECISIONS = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}

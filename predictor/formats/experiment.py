@@ -30,7 +30,6 @@ from predictor.formats.known_keys import known_keys
 
 FORMAT = EXPERIMENT_FORMAT
 KEYS = "experiment"
-TELLING = re.compile(r"^\s*[\"']?experiment_name[\"']?\s*:", re.MULTILINE)
 SECTIONS = ("data", "model", "optimizer", "prediction", "slurm", "training")
 SIZES = {"hidden_size": "hidden_size", "num_layers": "num_layers", "num_heads": "num_attention_heads"}
 MORE_SIZES = ("ffn_hidden_size", "num_key_value_heads", "vocab_size")

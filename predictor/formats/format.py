@@ -1,4 +1,4 @@
-"""A format of another tool: how it is told, and its reader."""
+"""A format of another tool: its signatures and its reader."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import cast
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.input_kind import HUGECTR
 from predictor.core.schema.read import Read
+from predictor.formats.signature import Signature
 from predictor.formats.source import Source
-from predictor.formats.telling import Telling
 
 WAY_OUT = (
     "which is not read; give model, layout and batch as a configuration, or as options: --model NAME --gpus N --tp N …"
@@ -24,7 +24,7 @@ class Format:
     Attributes:
         name: as messages and ``Read.format`` have it.
         tool: that takes such files.
-        telling: the ways to tell it; one is enough.
+        signatures: one that matches is enough.
         module: of its reader, below this package; empty: it is not read.
         takes: what its reader takes beside the path, by the names of ``Source``.
         versions: of the tool whose files are read.
@@ -36,7 +36,7 @@ class Format:
 
     name: str
     tool: str
-    telling: tuple[Telling, ...]
+    signatures: tuple[Signature, ...]
     module: str = ""
     takes: tuple[str, ...] = ()
     versions: str = ""
@@ -65,6 +65,6 @@ class Format:
             raise ConfigError(f"{source.path.name} is of {self.tool}, {WAY_OUT}")
 
 
-def not_read(tool: str, *telling: Telling) -> Format:
+def not_read(tool: str, *signatures: Signature) -> Format:
     """Return a format that is told, and refused by the tool's name."""
-    return Format(tool, tool, telling)
+    return Format(tool, tool, signatures)

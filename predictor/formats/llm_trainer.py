@@ -14,14 +14,13 @@ Source of names and defaults: llm_trainer/config/; a test compares them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.schema.input_kind import LLM_TRAINER_FORMAT, LLM_TRAINER_SIZES
+from predictor.core.schema.input_kind import LLM_TRAINER_FORMAT
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 from predictor.formats.fields import Fields
@@ -29,7 +28,6 @@ from predictor.formats.known_keys import known_keys
 
 FORMAT = LLM_TRAINER_FORMAT
 KEYS = "llm_trainer"
-TELLING = re.compile(rf"^\s*[\"']?(?:{'|'.join(sorted(LLM_TRAINER_SIZES))})[\"']?\s*:", re.MULTILINE)
 SECTIONS = ("model", "training", "data", "prediction")
 ASKED = ("gpus_per_node", "price_per_gpu_hour", "system", "world_size")
 # Defaults of the fields that a prediction needs.

@@ -1,6 +1,6 @@
-"""The formats of other tools: how each is told, which versions are read, where its keys are documented.
+"""The formats of other tools: its signatures, the versions that are read, where its keys are documented.
 
-The first format of the table that tells a file is its format. A format without a module is told, and refused by name.
+A file has the first format of the table with a matching signature. A format without a module is refused by name.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from predictor.core.schema.input_kind import (
     is_llm_trainer,
 )
 from predictor.formats.format import Format, not_read
+from predictor.formats.signature import Signature, text_signature
 from predictor.formats.source import JSON, PYTHON, TEXT, TOML, YAML, Source
 from predictor.formats.table_nvidia import NEMO, REINFORCEMENT
 from predictor.formats.table_pytorch import PYTORCH
-from predictor.formats.telling import Telling, by_text
 
 EXAMPLES = Path(__file__).parent / "examples"
 
@@ -48,17 +48,17 @@ def _is_gpt_neox(source: Source) -> bool:
 
 
 def _starts_trainer(source: Source) -> bool:
-    from predictor.formats.trainer.scripts import NAMING, TELLING
+    from predictor.formats.trainer.scripts import NAMING, TRAINER_COMMAND
 
-    if TELLING.search(source.text) is not None:
+    if TRAINER_COMMAND.search(source.text) is not None:
         return True
     return NAMING.search(source.text) is not None and not _has_megatron_arguments(source)
 
 
 def _has_megatron_arguments(source: Source) -> bool:
-    from predictor.formats.megatron.command import TELLING, with_called
+    from predictor.formats.megatron.command import ARGUMENT, with_called
 
-    return TELLING.search(with_called(source.text, source.path.parent)[0]) is not None
+    return ARGUMENT.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
 # Keys that sections of others do not have, though others call theirs model, train and optimizer too.
@@ -84,7 +84,7 @@ TABLE = (
     Format(
         HUGECTR,
         "HugeCTR",
-        (Telling((JSON,), test=_holds(is_hugectr)),),
+        (Signature((JSON,), test=_holds(is_hugectr)),),
         versions="3 to 26",
         documented="docs/source/api/python_interface.md",
     ),
@@ -92,8 +92,8 @@ TABLE = (
         EXPERIMENT_FORMAT,
         "model_training_framework",
         (
-            Telling(test=_holds(is_experiment)),
-            by_text(r"^\s*[\"']?experiment_name[\"']?\s*:", TEXT),  # of a file that does not parse
+            Signature(test=_holds(is_experiment)),
+            text_signature(r"^\s*[\"']?experiment_name[\"']?\s*:", TEXT),  # of a file that does not parse
         ),
         "experiment",
         versions="this project's",
@@ -102,7 +102,7 @@ TABLE = (
     Format(
         "LLM Foundry YAML",
         "LLM Foundry",
-        (Telling((YAML,), test=_is_llm_foundry),),
+        (Signature((YAML,), test=_is_llm_foundry),),
         "llm_foundry.reader",
         versions="0.5 to 0.22",
         documented="scripts/train/train.py",
@@ -112,7 +112,7 @@ TABLE = (
     Format(
         "GPT-NeoX YAML",
         "GPT-NeoX",
-        (Telling(test=_is_gpt_neox),),
+        (Signature(test=_is_gpt_neox),),
         "gpt_neox.reader",
         ("content", "num_gpus"),
         versions="1.0 to 2.0, and main of 2025",
@@ -123,7 +123,7 @@ TABLE = (
     Format(
         "axolotl YAML",
         "axolotl",
-        (Telling(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),),
+        (Signature(all_of=("base_model",), one_of=("datasets", "micro_batch_size", "sequence_len", "adapter")),),
         "trainer.axolotl",
         ("num_gpus",),
         versions="0.3 to 0.19",
@@ -134,8 +134,10 @@ TABLE = (
         "LLaMA-Factory YAML",
         "LLaMA-Factory",
         (
-            Telling(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),
-            Telling(all_of=("model",), one_of=("train_dataset", "dist_config", "peft_config.name"), none_of=("data",)),
+            Signature(all_of=("model_name_or_path",), one_of=("finetuning_type", "stage", "cutoff_len", "template")),
+            Signature(
+                all_of=("model",), one_of=("train_dataset", "dist_config", "peft_config.name"), none_of=("data",)
+            ),
         ),
         "trainer.llama_factory",
         ("num_gpus",),
@@ -145,15 +147,15 @@ TABLE = (
     ),
     *REINFORCEMENT,
     *NEMO,
-    not_read("Primus", Telling(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
-    not_read("MaxText", Telling(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
+    not_read("Primus", Signature(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
+    not_read("MaxText", Signature(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
     *PYTORCH,
     Format(
         "Hugging Face Trainer arguments",
         "a Hugging Face Trainer",
         (
-            Telling(all_of=("per_device_train_batch_size",)),
-            Telling(all_of=("model_name_or_path",), one_of=("output_dir", "learning_rate", "num_train_epochs")),
+            Signature(all_of=("per_device_train_batch_size",)),
+            Signature(all_of=("model_name_or_path",), one_of=("output_dir", "learning_rate", "num_train_epochs")),
         ),
         "trainer.reader",
         ("num_gpus",),
@@ -164,7 +166,7 @@ TABLE = (
     Format(
         "Hugging Face trainer_state.json",
         "a Hugging Face Trainer",
-        (Telling((JSON,), all_of=("log_history", "global_step")),),
+        (Signature((JSON,), all_of=("log_history", "global_step")),),
         "trainer.state",
         ("num_gpus",),
         versions="transformers 4.30 to 5.24",
@@ -175,7 +177,7 @@ TABLE = (
     Format(
         "PEFT adapter_config.json",
         "PEFT",
-        (Telling((JSON,), all_of=("peft_type", "base_model_name_or_path")),),
+        (Signature((JSON,), all_of=("peft_type", "base_model_name_or_path")),),
         "trainer.adapters",
         versions="0.4 to 0.21",
         documented="src/peft/tuners/lora/config.py",
@@ -185,7 +187,7 @@ TABLE = (
     Format(
         "Hugging Face Trainer command",
         "a Hugging Face Trainer",
-        (Telling((TEXT,), test=_starts_trainer),),
+        (Signature((TEXT,), test=_starts_trainer),),
         "trainer.scripts",
         ("num_gpus",),
         versions="transformers 4.30 to 5.24",
@@ -196,8 +198,10 @@ TABLE = (
         "Hugging Face Trainer program",
         "a Hugging Face Trainer",
         (
-            by_text(r"\b(?:SFTConfig|(?<!class )(?:Seq2Seq)?TrainingArguments|HfArgumentParser|TrlParser)\(", PYTHON),
-            by_text(r"\b(?:SFT|DPO|GRPO|KTO|ORPO|CPO|PPO|RLOO|Reward)Trainer\(", PYTHON),
+            text_signature(
+                r"\b(?:SFTConfig|(?<!class )(?:Seq2Seq)?TrainingArguments|HfArgumentParser|TrlParser)\(", PYTHON
+            ),
+            text_signature(r"\b(?:SFT|DPO|GRPO|KTO|ORPO|CPO|PPO|RLOO|Reward)Trainer\(", PYTHON),
         ),
         "trainer.program",
         ("num_gpus",),
@@ -205,11 +209,11 @@ TABLE = (
         documented="src/transformers/training_args.py",
         example="hugging_face_trainer.py.txt",
     ),
-    not_read("ms-swift", by_text(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
+    not_read("ms-swift", text_signature(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
-        (Telling((JSON,), one_of=("model_type", "architectures")),),
+        (Signature((JSON,), one_of=("model_type", "architectures")),),
         "hugging_face.reader",
         versions="4.30 to 5.23",
         documented="src/transformers/configuration_utils.py",
@@ -220,7 +224,7 @@ TABLE = (
         "DeepSpeed JSON",
         "DeepSpeed",
         (
-            Telling(
+            Signature(
                 (JSON,),
                 one_of=(
                     "train_batch_size",
@@ -244,8 +248,8 @@ TABLE = (
         LLM_TRAINER_FORMAT,
         "llm_trainer",
         (
-            Telling(test=_holds(is_llm_trainer)),
-            by_text(rf"^\s*[\"']?(?:{'|'.join(sorted(LLM_TRAINER_SIZES))})[\"']?\s*:", TEXT),
+            Signature(test=_holds(is_llm_trainer)),
+            text_signature(rf"^\s*[\"']?(?:{'|'.join(sorted(LLM_TRAINER_SIZES))})[\"']?\s*:", TEXT),
         ),
         "llm_trainer",
         ("num_gpus",),
@@ -256,7 +260,7 @@ TABLE = (
         "accelerate configuration",
         "Hugging Face accelerate",
         (
-            Telling(
+            Signature(
                 (YAML,),
                 all_of=("distributed_type",),
                 one_of=("fsdp_config", "deepspeed_config", "num_processes", "mixed_precision"),
@@ -272,9 +276,9 @@ TABLE = (
         "Megatron-Bridge recipe",
         "Megatron-Bridge",
         (
-            by_text(r"_target_:\s*megatron\.bridge\b", YAML),
-            Telling((YAML,), one_of=BRIDGE_KEYS, at_least=2),
-            by_text(r"megatron\.bridge|\bConfigContainer\b", PYTHON),
+            text_signature(r"_target_:\s*megatron\.bridge\b", YAML),
+            Signature((YAML,), one_of=BRIDGE_KEYS, at_least=2),
+            text_signature(r"megatron\.bridge|\bConfigContainer\b", PYTHON),
         ),
         "megatron_bridge.reader",
         ("function", "num_gpus"),
@@ -285,7 +289,7 @@ TABLE = (
     Format(
         "torchtitan configuration in Python",
         "torchtitan",
-        (by_text(r"\btorchtitan\b|\bTrainer\.Config\(|\bJobConfig\(", PYTHON),),
+        (text_signature(r"\btorchtitan\b|\bTrainer\.Config\(|\bJobConfig\(", PYTHON),),
         "torchtitan.recipes",
         ("function", "num_gpus"),
         versions="0.3",
@@ -295,7 +299,7 @@ TABLE = (
     Format(
         "torchtitan TOML",
         "torchtitan",
-        (Telling((TOML,), one_of=("job", "model", "training", "parallelism", "activation_checkpoint")),),
+        (Signature((TOML,), one_of=("job", "model", "training", "parallelism", "activation_checkpoint")),),
         "torchtitan.reader",
         ("num_gpus",),
         versions="0.1 to 0.2.2",
@@ -305,7 +309,7 @@ TABLE = (
     Format(
         "torchtitan command line",
         "torchtitan",
-        (Telling((TEXT,), pattern=TORCHTITAN_COMMAND),),
+        (Signature((TEXT,), pattern=TORCHTITAN_COMMAND),),
         "torchtitan.command",
         ("num_gpus",),
         versions="0.1 to 0.3",
@@ -315,7 +319,7 @@ TABLE = (
     Format(
         "Megatron-LM arguments",
         "Megatron-LM",
-        (Telling((TEXT, YAML, JSON, TOML), test=_has_megatron_arguments),),
+        (Signature((TEXT, YAML, JSON, TOML), test=_has_megatron_arguments),),
         "megatron.reader",
         ("num_gpus",),
         versions="core 0.6 to 0.18",
@@ -327,15 +331,14 @@ TABLE = (
 
 def format_of(source: Source) -> Format | None:
     """Return the format of a file; None where none of the table tells it."""
-    return next((known for known in TABLE if any(way.tells(source) for way in known.telling)), None)
+    return next((known for known in TABLE if any(signature.matches(source) for signature in known.signatures)), None)
 
 
-def resembled(source: Source) -> tuple[str, list[str]] | None:
+def closest_format(source: Source) -> tuple[str, list[str]] | None:
     """Return the format that a file's keys resemble most, with the keys that it has of those that tell it."""
-    held = {
-        known.name: sorted({key for way in known.telling if source.syntax in way.syntaxes for key in way.names()})
-        for known in TABLE
-    }
-    held = {name: [key for key in keys if source.has(key)] for name, keys in held.items()}
+    held: dict[str, list[str]] = {}
+    for known in TABLE:
+        signatures = [signature for signature in known.signatures if source.syntax in signature.syntaxes]
+        held[known.name] = sorted(filter(source.has, {key for signature in signatures for key in signature.names()}))
     name = max(held, key=lambda name: len(held[name]))
     return (name, held[name]) if len(held[name]) > 1 else None

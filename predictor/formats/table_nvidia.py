@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from predictor.formats.format import Format, not_read
+from predictor.formats.signature import Signature, text_signature
 from predictor.formats.source import PYTHON, TEXT, YAML
-from predictor.formats.telling import Telling, by_text
 
 ALGORITHMS = ("grpo", "dpo", "sft", "rm", "distillation", "ppo")
 
@@ -15,8 +15,8 @@ REINFORCEMENT = (
         "verl run",
         "verl",
         (
-            Telling((YAML,), all_of=("actor_rollout_ref",)),
-            by_text(r"\bverl\.trainer\.|\bactor_rollout_ref\.\w", TEXT),
+            Signature((YAML,), all_of=("actor_rollout_ref",)),
+            text_signature(r"\bverl\.trainer\.|\bactor_rollout_ref\.\w", TEXT),
         ),
         "rl.verl",
         ("num_gpus",),
@@ -28,8 +28,8 @@ REINFORCEMENT = (
         "NeMo RL YAML",
         "NeMo RL",
         (
-            Telling((YAML,), all_of=("policy",), one_of=("cluster", *ALGORITHMS)),
-            Telling((YAML,), all_of=("defaults",), one_of=ALGORITHMS),
+            Signature((YAML,), all_of=("policy",), one_of=("cluster", *ALGORITHMS)),
+            Signature((YAML,), all_of=("defaults",), one_of=ALGORITHMS),
         ),
         "rl.nemo_rl",
         ("num_gpus",),
@@ -40,7 +40,7 @@ REINFORCEMENT = (
     Format(
         "OpenRLHF command line",
         "OpenRLHF",
-        (by_text(r"\bopenrlhf\.cli\.train_", TEXT),),
+        (text_signature(r"\bopenrlhf\.cli\.train_", TEXT),),
         "rl.openrlhf",
         ("num_gpus",),
         versions="0.3 to 0.9",
@@ -52,7 +52,11 @@ NEMO = (
     Format(
         "performance script of NVIDIA",
         "NVIDIA's performance scripts",
-        (by_text(r"scripts[./]performance[./](?:\w+[./])*(?:run_script|setup_experiment|pretrain_|finetune_)", TEXT),),
+        (
+            text_signature(
+                r"scripts[./]performance[./](?:\w+[./])*(?:run_script|setup_experiment|pretrain_|finetune_)", TEXT
+            ),
+        ),
         "megatron_bridge.performance",
         ("num_gpus",),
         versions="NeMo 2.4, Megatron-Bridge 0.1 to 0.6",
@@ -61,14 +65,14 @@ NEMO = (
     ),
     not_read(
         "a GPU recipe's Helm chart, whose run is in the file of workload.configFile or in launcher.sh",
-        Telling((YAML,), all_of=("workload.image",)),
+        Signature((YAML,), all_of=("workload.image",)),
     ),
     Format(
         "NeMo 2 recipe",
         "NeMo 2",
         (
-            by_text(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
-            by_text(r"\bnemo\.collections(?:\.llm\b|\s+import\s+.*\bllm\b)", PYTHON),
+            text_signature(r"_target_:\s*nemo\.(?:collections\.llm|lightning)\b", YAML),
+            text_signature(r"\bnemo\.collections(?:\.llm\b|\s+import\s+.*\bllm\b)", PYTHON),
         ),
         "nemo.recipe",
         ("function", "num_gpus"),
@@ -80,8 +84,8 @@ NEMO = (
         "NeMo AutoModel YAML",
         "NeMo AutoModel",
         (
-            by_text(r"_target_:\s*nemo_automodel\b", YAML),
-            Telling((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
+            text_signature(r"_target_:\s*nemo_automodel\b", YAML),
+            Signature((YAML,), all_of=("step_scheduler", "model.pretrained_model_name_or_path")),
         ),
         "nemo.automodel",
         ("num_gpus",),
@@ -93,10 +97,10 @@ NEMO = (
         "NeMo YAML",
         "NeMo 1",
         (
-            Telling((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
-            Telling((YAML,), all_of=("training.trainer", "training.model")),
-            Telling((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
-            by_text(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
+            Signature((YAML,), all_of=("trainer", "model.tensor_model_parallel_size|model.restore_from_path")),
+            Signature((YAML,), all_of=("training.trainer", "training.model")),
+            Signature((YAML,), all_of=("defaults",), pattern=re.compile(r"^\s*-\s*training:\s*\S", re.MULTILINE)),
+            text_signature(r"\bmegatron_gpt_\w+\.py\b[\s\S]*\bmodel\.\w+=|\btraining\.model\.\w+=", TEXT),
         ),
         "nemo.megatron_gpt",
         ("num_gpus",),

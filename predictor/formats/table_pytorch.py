@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from predictor.formats.format import Format, not_read
+from predictor.formats.signature import Signature, text_signature
 from predictor.formats.source import JSON, PYTHON, YAML
-from predictor.formats.telling import Telling, by_text
 
 PYTORCH = (
     Format(
         "nanotron YAML",
         "nanotron",
-        (Telling((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),
+        (Signature((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),
         "nanotron",
         ("num_gpus",),
         versions="0.3 to 0.5",
@@ -22,7 +22,7 @@ PYTORCH = (
     Format(
         "torchtune YAML",
         "torchtune",
-        (Telling((YAML,), pattern=re.compile(r"_component_:\s*[\"']?torchtune\b")),),
+        (Signature((YAML,), pattern=re.compile(r"_component_:\s*[\"']?torchtune\b")),),
         "torchtune.reader",
         ("num_gpus",),
         versions="0.3 to 0.7",
@@ -33,7 +33,7 @@ PYTORCH = (
         "OLMo YAML",
         "OLMo",
         (
-            Telling(
+            Signature(
                 (YAML,),
                 all_of=("model.d_model", "model.n_layers", "global_train_batch_size"),
                 none_of=("model.name",),
@@ -48,20 +48,20 @@ PYTORCH = (
     Format(
         "InternEvo configuration",
         "InternEvo",
-        (by_text(r"^(?:hybrid_zero_optimizer|parallel)\s*=\s*dict\(", PYTHON),),
+        (text_signature(r"^(?:hybrid_zero_optimizer|parallel)\s*=\s*dict\(", PYTHON),),
         "internevo",
         ("num_gpus",),
         versions="0.2 to 0.5",
         documented="doc/en/usage.md",
         example="internevo.py.txt",
     ),
-    not_read("OLMo-core", by_text(r"\bolmo_core\b", PYTHON, YAML, JSON)),
+    not_read("OLMo-core", text_signature(r"\bolmo_core\b", PYTHON, YAML, JSON)),
     Format(
         "litgpt YAML",
         "litgpt",
         (
-            Telling((YAML,), all_of=("train",), pattern=re.compile(r"class_path:\s*litgpt\b")),
-            Telling(
+            Signature((YAML,), all_of=("train",), pattern=re.compile(r"class_path:\s*litgpt\b")),
+            Signature(
                 (YAML,),
                 all_of=("train.micro_batch_size", "train.global_batch_size"),
                 one_of=("checkpoint_dir", "model_name", "model_config", "tokenizer_dir", "lora_r", "out_dir"),
@@ -78,8 +78,8 @@ PYTORCH = (
         "Lightning YAML",
         "Lightning",
         (
-            Telling((YAML,), all_of=("trainer", "model.class_path"), none_of=("model._target_",)),
-            Telling((YAML,), all_of=("trainer", "seed_everything")),
+            Signature((YAML,), all_of=("trainer", "model.class_path"), none_of=("model._target_",)),
+            Signature((YAML,), all_of=("trainer", "seed_everything")),
         ),
         "lightning",
         ("num_gpus",),
@@ -88,5 +88,5 @@ PYTORCH = (
         example="lightning.yaml",
         rank=1,
     ),
-    not_read("Lightning", by_text(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
+    not_read("Lightning", text_signature(r"class_path:\s*(?:lightning|pytorch_lightning)\b|^seed_everything:")),
 )

@@ -19,7 +19,7 @@ from predictor.formats.shell.script import Script, parse, shown
 from predictor.formats.shell.words import UNKNOWN, is_unknown
 
 # Recognises a command line of Megatron-LM.
-TELLING = re.compile(
+ARGUMENT = re.compile(
     r"--(?:num[-_]layers|tensor[-_]model[-_]parallel[-_]size|micro[-_]batch[-_]size|num[-_]attention[-_]heads)\b"
 )
 SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+(.+?)[ \t]*(?:#.*)?$", re.MULTILINE)
@@ -79,7 +79,7 @@ def load(path: Path, problems: list[str]) -> Command:
         script = parse(_with_slurm(whole), values_before)
     program, words = _words(script, path.name, problems) if listed is None else ("", listed)
     values = _values(words)
-    if not any(TELLING.match(f"--{key}") for key in values):
+    if not any(ARGUMENT.match(f"--{key}") for key in values):
         raise ConfigError(f"{path.name}: no arguments of Megatron-LM in it, such as --num-layers 32")
     _check_conditions(script, path.name, problems)
     given = set(values)
@@ -118,7 +118,7 @@ def with_called(text: str, base: Path) -> tuple[str, dict[str, str], Path | None
     """
     whole, values, path = with_sources(text, base), dict[str, str](), None
     for _ in range(MOST_CALLS):
-        found = None if TELLING.search(whole) else called(_with_slurm(whole), base, values)
+        found = None if ARGUMENT.search(whole) else called(_with_slurm(whole), base, values)
         if found is None:
             break
         path, base, values = found.path, found.path.parent, found.values
@@ -201,7 +201,7 @@ def _words(script: Script, where: str, problems: list[str]) -> tuple[str, list[s
         return "", [word for words in script.commands for word in words]  # a value may stand on a line of its own
     inside = (words for text in script.documents for words in parse(text, script.values).commands)
     commands = [*script.commands, *inside]
-    training = [words for words in commands if TELLING.search(" ".join(words))]
+    training = [words for words in commands if ARGUMENT.search(" ".join(words))]
     if training:
         split = [_split(words, script) for words in training]
         launcher, program, arguments = split[-1]

@@ -26,7 +26,6 @@ from predictor.formats.python_source.values import External, Record, Unknown, is
 
 FORMAT = "Megatron-Bridge recipe"
 FAMILY = "megatron-bridge"
-TELLING = re.compile(r"megatron\.bridge|\bConfigContainer\b")
 # Of a file in YAML: at least two of them.
 SECTIONS = frozenset(
     {"model", "train", "ddp", "optimizer", "scheduler", "mixed_precision", "comm_overlap", "tokenizer"}

@@ -24,7 +24,6 @@ from predictor.formats.torchtitan.flavors import flavors
 from predictor.formats.torchtitan.reader import from_job
 
 FORMAT = "torchtitan configuration in Python"
-TELLING = re.compile(r"\btorchtitan\b|\bTrainer\.Config\(|\bJobConfig\(")
 EXTERNAL = frozenset({"model_registry", "default_adamw"})
 # Whose runs are pre-training; others generate text, train towers or recover from faults as well.
 CONTAINERS = re.compile(r"(?:.*\.)?(?:Trainer\.Config|JobConfig)")

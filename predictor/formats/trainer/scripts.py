@@ -27,7 +27,7 @@ from predictor.formats.trainer import axolotl, llama_factory, reader, swift
 from predictor.formats.trainer.layout import Launch, beside
 
 FORMAT = "Hugging Face Trainer command"
-TELLING = re.compile(
+TRAINER_COMMAND = re.compile(
     r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli\s+train\b|"
     r"\baxolotl(?:\.cli\.|\s+)train\b|(?:^|\s)trl\s+sft\b|(?:^|[\s/])swift\s+(?:sft|pt|rlhf)\b|"
     r"\baccelerate\s+launch\b(?:[^\n]|\\\n)*\.ya?ml",

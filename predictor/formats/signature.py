@@ -1,4 +1,4 @@
-"""How a file's format is told from all others: by its syntax, its keys and its text."""
+"""Signatures of file formats: syntax, keys and text that no other format has together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from predictor.formats.source import DATA, PYTHON, TEXT, Source
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """One way to tell a format; a file is of it where every condition holds.
+class Signature:
+    """One signature of a format; a file is of the format where every condition holds.
 
     Attributes:
         syntaxes: that the file may have.
@@ -19,7 +19,7 @@ class Telling:
         one_of: dotted keys of which it has at least ``at_least``.
         none_of: dotted keys that it does not have.
         pattern: that its text has.
-        test: what keys and text do not tell.
+        test: a further condition.
     """
 
     syntaxes: tuple[str, ...] = DATA
@@ -30,7 +30,7 @@ class Telling:
     pattern: re.Pattern[str] | None = None
     test: Callable[[Source], bool] | None = None
 
-    def tells(self, source: Source) -> bool:
+    def matches(self, source: Source) -> bool:
         """Return whether a file is of the format."""
         return (
             source.syntax in self.syntaxes
@@ -42,10 +42,10 @@ class Telling:
         )
 
     def names(self) -> set[str]:
-        """Return the keys that it goes by."""
+        """Return the keys that it names."""
         return {*(name for key in self.all_of for name in key.split("|")), *self.one_of}
 
 
-def by_text(pattern: str, *syntaxes: str) -> Telling:
-    """Return a way to tell a format by its text, in any syntax unless some are named."""
-    return Telling(syntaxes or (*DATA, PYTHON, TEXT), pattern=re.compile(pattern, re.MULTILINE))
+def text_signature(pattern: str, *syntaxes: str) -> Signature:
+    """Return a signature by a file's text, in any syntax unless some are named."""
+    return Signature(syntaxes or (*DATA, PYTHON, TEXT), pattern=re.compile(pattern, re.MULTILINE))
