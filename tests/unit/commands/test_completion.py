@@ -60,7 +60,7 @@ def test_bash_takes_the_script(scripts: dict[str, Path]) -> None:
 @pytest.mark.skipif(BASH is None, reason="no bash")
 def test_bash_knows_the_command_behind_options_of_every_command(scripts: dict[str, Path]) -> None:
     assert "search" in offered(scripts["bash"], "--no-color", "sea")
-    assert offered(scripts["bash"], "--debug", "--no-color", "search", "--frame") == {"--framework"}
+    assert offered(scripts["bash"], "--debug", "--no-color", "search", "--write-j") == {"--write-job"}
     assert {"fp16", "bf16", "fp32"} <= offered(scripts["bash"], "predict", "--precision", "")
 
 
