@@ -52,6 +52,8 @@ def _recognised(source: Source) -> Format:
 
 def _unknown(source: Source) -> str:
     """Return the message on a file whose format is not known: what it holds, and what it looks like."""
+    if not source.text.strip():
+        return f"{source.path} is empty; estimate-train-time show-example prints a configuration to start from"
     keys = list(source.content)
     shown = ", ".join(keys[:MOST_KEYS]) + (" …" if len(keys) > MOST_KEYS else "")
     held = f"{source.syntax} with the keys {shown}" if source.syntax in DATA else source.syntax

@@ -24,6 +24,7 @@ def files_in(folder: Path) -> tuple[list[Path], str]:
     """
     told: dict[Path, Format] = {}
     unread: dict[Path, Format] = {}
+    scripts_left: list[str] = []
     for path in sorted(folder.iterdir()):
         if path.suffix in SUFFIXES and path.is_file() and path.stat().st_size <= LARGEST_BYTES:
             try:
@@ -32,13 +33,17 @@ def files_in(folder: Path) -> tuple[list[Path], str]:
                 continue
             if known is not None:
                 (told if known.module else unread)[path] = known
+            elif path.suffix == ".sh":
+                scripts_left.append(path.name)
     for path, known in unread.items() if not told else ():
         known.refuse_unread(Source(path))
     if not told:
         raise ConfigError(f"{folder} is a folder without a file of a known format; list-formats lists them")
     chosen = _one_of_each(folder, told)
     listed = ", ".join(f"{path.name} ({told[path].name})" for path in chosen)
-    return chosen, f"Of the folder {folder.name} these files are read: {listed}."
+    scripts = ", ".join(scripts_left)
+    left = f" Not read, as of no known format: {scripts}; its arguments may change the run." if scripts else ""
+    return chosen, f"Of the folder {folder.name} these files are read: {listed}.{left}"
 
 
 def _one_of_each(folder: Path, told: dict[Path, Format]) -> list[Path]:

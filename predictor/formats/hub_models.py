@@ -46,7 +46,7 @@ def preset_of(name: str | None) -> str | None:
     """
     if name is None:
         return None
-    bare = name.rpartition("/")[2].lower()
+    bare = re.split(r"[/\\]", name.rstrip("/\\"))[-1].lower()  # a folder, with either of two slashes
     if bare in OTHER_VOCABULARY:
         return None
     known = preset_names()

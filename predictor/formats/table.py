@@ -148,6 +148,7 @@ TABLE = (
     *REINFORCEMENT,
     *NEMO,
     not_read("Primus", Signature(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
+    not_read("Oumi", Signature(all_of=("model.model_name", "training.trainer_type"))),
     not_read("MaxText", Signature(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
     *PYTORCH,
     Format(

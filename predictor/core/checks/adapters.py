@@ -6,7 +6,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import must_divide
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import TrainingSection
-from predictor.core.transforms.lora import EVERY_LINEAR, PARTS, Lora, LoraTarget, QuantizedBase
+from predictor.core.transforms.lora import EVERY_LINEAR, EVERY_PART, PARTS, Lora, LoraTarget, QuantizedBase
 from predictor.core.workload.transformer import Transformer
 
 KEY = "training.lora.targets"
@@ -36,7 +36,7 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
     if not lora.targets:
         raise ConfigError(f"{KEY} is []; name one of {known}")
     absent = [target for target in lora.targets if target not in present]
-    if absent and lora.targets != EVERY_LINEAR:
+    if absent and lora.targets not in (EVERY_LINEAR, EVERY_PART):
         raise ConfigError(f"{KEY} has {absent[0]}; no layer of the model has it. Its layers have: {known}")
     for whole, parts in PARTS.items():
         twice = [part for part in parts if part in lora.targets]

@@ -65,6 +65,7 @@ PARTS = {
     LoraTarget.FFN_UP: (LoraTarget.GATE, LoraTarget.UP),
 }
 EVERY_LINEAR = tuple(target for target in LoraTarget if all(target not in parts for parts in PARTS.values()))
+EVERY_PART = tuple(target for target in LoraTarget if target not in PARTS)  # of models with a module for each
 
 
 class QuantizedBase(StrEnum):

@@ -13,6 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.presets import preset
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
+from predictor.core.transforms.lora import EVERY_PART
 from predictor.core.workload.software import Framework
 from predictor.formats.fields import Fields
 from predictor.formats.hugging_face.reader import load_json
@@ -91,6 +92,8 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
         keys["targets"] = present(targets, model)
         if absent := [target for target in targets if target not in keys["targets"]]:
             arguments.note(f"the model has no {', '.join(absent)}, so no adapters there")
+    elif not ONE_PROJECTION.search(_name(arguments)):
+        keys["targets"] = [str(target) for target in EVERY_PART]
     dropout = arguments.value("lora_dropout", 0.0)
     if isinstance(dropout, int | float) and dropout > 0:
         keys["dropout"] = float(dropout)
@@ -101,6 +104,11 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
         keys["share_expert_adapters"] = False
         arguments.note("every expert is predicted with an adapter of its own, as transformers 4 has a module for each")
     return keys | quantised(arguments)
+
+
+def _name(arguments: Arguments) -> str:
+    """Return the model's name, which tells models with one projection of queries, keys and values."""
+    return str(arguments.fields.values.get(arguments.own("model_name_or_path")) or "")
 
 
 def quantised(arguments: Arguments) -> dict[str, Any]:
@@ -169,8 +177,7 @@ def _matching(arguments: Arguments, key: str, pattern: str) -> list[str]:
 
 def _default(arguments: Arguments) -> list[str]:
     """Return the layers that PEFT gives adapters where a run names none."""
-    name = str(arguments.fields.values.get(arguments.own("model_name_or_path")) or "")
-    targets = ["qkv"] if ONE_PROJECTION.search(name) else list(DEFAULT_TARGETS)
+    targets = ["qkv"] if ONE_PROJECTION.search(_name(arguments)) else list(DEFAULT_TARGETS)
     arguments.note(
         f"it names no lora_target_modules; adapters stand where PEFT has them, {', '.join(targets)}: set "
         "training.lora.targets where its program has others"

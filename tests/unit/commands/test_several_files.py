@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from predictor.__main__ import main
+from predictor.formats.folder import files_in
 from predictor.formats.table import EXAMPLES
 
 RUN = ["--system", "H100", "--gpus", "8", "--sequence-length", "4096", "--recompute", "full"]
@@ -59,6 +60,11 @@ def test_own_keys_count_before_those_of_files_beside(run: Path, capsys: pytest.C
     expected = _predicted([str(run / "config.json"), str(run / "deepspeed.json"), *RUN], capsys)
     assert _predicted(files, capsys)["step"] == expected["step"]
     assert "are both configurations" in _told(["predict", str(own), str(own)], capsys)
+
+
+def test_a_script_of_no_known_format_is_told(run: Path) -> None:
+    (run / "go.sh").write_text("torchrun train.py --config a.yaml --gradient_accumulation_steps 8\n", encoding="utf-8")
+    assert "Not read, as of no known format: go.sh; its arguments" in files_in(run)[1]
 
 
 def test_of_several_files_of_a_format_the_training_decides(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.read import Read
+from predictor.core.transforms.lora import EVERY_PART
 from predictor.formats import detect, read_any
 
 RUN: dict[str, Any] = {
@@ -48,7 +49,12 @@ def test_sizes(tmp_path: Path) -> None:
         ({"sequence_len": None}, "model", "sequence_length", 512),
         ({"gradient_checkpointing": True}, "training", "recompute", "full"),
         ({"flash_attention": None, "xformers_attention": True}, "training", "attention_kernel", "memory_efficient"),
-        ({"adapter": "lora", "lora_r": 32, "lora_target_linear": True}, "training", "lora", {"rank": 32}),
+        (
+            {"adapter": "lora", "lora_r": 32, "lora_target_linear": True},
+            "training",
+            "lora",
+            {"rank": 32, "targets": [*EVERY_PART]},
+        ),
         (
             {"adapter": "qlora", "lora_r": 8, "lora_target_modules": ["o_proj"]},
             "training",

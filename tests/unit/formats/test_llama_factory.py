@@ -10,6 +10,7 @@ import yaml
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.read import Read
+from predictor.core.transforms.lora import EVERY_PART
 from predictor.formats import detect, read_any
 
 RUN: dict[str, Any] = {
@@ -24,6 +25,7 @@ RUN: dict[str, Any] = {
     "bf16": True,
 }
 LORA = {"finetuning_type": "lora", "lora_rank": 4}
+ALL = {"targets": [*EVERY_PART]}
 
 
 def found(tmp_path: Path, **keys: Any) -> Read:
@@ -49,10 +51,10 @@ def whole(read: Read) -> dict[str, Any]:
         ({"flash_attn": "disabled"}, "model", "attention", "unfused"),
         ({"fp8": True}, "training", "gemm_recipe", "fp8_rowwise"),
         ({"fp8": True, "fp8_backend": "te"}, "training", "gemm_recipe", "fp8_delayed"),
-        (LORA, "training", "lora", {"rank": 4}),
+        (LORA, "training", "lora", {"rank": 4, **ALL}),
         ({**LORA, "lora_target": "q_proj,v_proj"}, "training", "lora", {"rank": 4, "targets": ["q", "v"]}),
-        ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, "quantized_base": True}),
-        ({**LORA, "quantization_bit": 8}, "training", "lora", {"rank": 4, "quantized_base": "int8"}),
+        ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, **ALL, "quantized_base": True}),
+        ({**LORA, "quantization_bit": 8}, "training", "lora", {"rank": 4, **ALL, "quantized_base": "int8"}),
     ],
 )
 def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_path: Path) -> None:
@@ -82,6 +84,8 @@ def test_documents_are_asked_for_where_attention_stays_inside_them(
         ({**LORA, "quantization_bit": 3}, "quantization_bit is 3; only four bits of bitsandbytes are modelled"),
         ({**LORA, "quantization_bit": 4, "quantization_method": "hqq"}, "only four bits of bitsandbytes are modelled"),
         ({"use_galore": True, "galore_rank": 8}, "use_galore is True; GaLore is not modelled"),
+        ({"use_asft_loss": True}, "use_asft_loss is True; a second model's forward pass"),
+        ({"resize_vocab": True}, "resize_vocab is True; a vocabulary that is resized for added tokens is not read"),
         ({"use_mca": True}, "Megatron-LM's layouts through mcore_adapter are not read"),
         ({"do_train": None, "do_predict": True}, "do_predict is True; it trains nothing"),
     ],
@@ -116,7 +120,7 @@ def test_version_1(tmp_path: Path) -> None:
     assert (training["micro_batch_size"], training["global_batch_size"], training["recompute"]) == (2, 32, "full")
     adapters = {"peft_config": {"name": "lora", "r": 16, "lora_alpha": 32}, "quant_config": {"quantization_bit": 4}}
     path.write_text(yaml.safe_dump({**run, "dist_config": None, **adapters}), encoding="utf-8")
-    assert read_any(path, 8).content["training"]["lora"] == {"rank": 16, "quantized_base": True}
+    assert read_any(path, 8).content["training"]["lora"] == {"rank": 16, **ALL, "quantized_base": True}
     path.write_text(yaml.safe_dump({**run, "dist_config": {"name": "fsdp2", "cp_size": 2}}), encoding="utf-8")
     with pytest.raises(ConfigError, match="cp_size is 2; DeepSpeed-Ulysses is not modelled"):
         read_any(path, 8)

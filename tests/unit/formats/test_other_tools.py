@@ -21,6 +21,11 @@ ARGUMENTS = (
     ("name", "text", "message"),
     [
         ("a.yaml", "work_group: x\nmodules: {}\n", "a.yaml is of Primus, which is not read"),
+        (
+            "a.yaml",
+            "model: {model_name: x}\ntraining: {trainer_type: TRL_SFT}\n",
+            "a.yaml is of Oumi, which is not read",
+        ),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
         ("a.yaml", "workload:\n  image: x\n  gpus: 8\n", "is of a GPU recipe's Helm chart"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
@@ -115,6 +120,7 @@ def test_missing_sourced_script_is_left_out(tmp_path: Path) -> None:
     [
         ("model: {model_name: m, kind: x}\ndata: {}\ntraining: {epochs: 1}\n", "the keys model, data, training"),
         ("training: {max_seq_length: 2048, batch_size: 2, num_epochs: 1}\n", "its format is not known; it is YAML"),
+        (" \n", "is empty; estimate-train-time show-example"),
         ("defaults: [ppo_trainer, _self_]\n", "is put together by Hydra from ppo_trainer, _self_"),
     ],
 )

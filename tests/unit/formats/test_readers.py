@@ -73,7 +73,7 @@ def test_only_keys_of_a_configuration_come_back(name: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{}", '{"hello": 1}', "[1, 2]", "system: Perlmutter\nmodel:\n  num_layers: 3\n", "x = 1\n", "just words\n"],
+    ["{}", '{"hello": 1}', "[1, 2]", "system: Perlmutter\nmodel:\n  num_layers: 3\n", "x = 1\n", "just words\n"],
 )
 def test_the_error_about_an_unknown_format_lists_the_known_formats(text: str, tmp_path: Path) -> None:
     path = tmp_path / "what.cfg"

@@ -12,6 +12,7 @@ import yaml
 from predictor.core.base.errors import ConfigError
 from predictor.core.plan.loading import load
 from predictor.core.schema.read import Read
+from predictor.core.transforms.lora import EVERY_PART
 from predictor.formats import detect, read_any
 
 RUN: dict[str, Any] = {
@@ -111,7 +112,7 @@ def test_adapters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("modules", "targets"),
     [
-        ("all-linear", None),
+        ("all-linear", [*EVERY_PART]),
         ("q_proj,v_proj", ["q", "v"]),
         (["query_key_value", "dense", "dense_h_to_4h"], ["qkv", "attention_output", "ffn_up"]),
         (["self_attn.q_proj", "mlp.c_proj"], ["q", "ffn_down"]),
@@ -123,6 +124,11 @@ def test_adapters(tmp_path: Path) -> None:
 def test_modules_with_adapters(modules: Any, targets: list[str] | None, tmp_path: Path) -> None:
     lora = found(tmp_path, **{**LORA, "lora_target_modules": modules}).content["training"]["lora"]
     assert lora.get("targets") == targets
+
+
+def test_models_with_one_projection_have_one_adapter_beside_it(tmp_path: Path) -> None:
+    keys = {**LORA, "lora_target_modules": "all-linear", "model_name_or_path": "tiiuae/falcon-7b"}
+    assert "targets" not in found(tmp_path, **keys).content["training"]["lora"]
 
 
 def test_experts_have_adapters_of_their_own(tmp_path: Path) -> None:
@@ -145,6 +151,7 @@ def test_embeddings_that_train_beside_adapters(tmp_path: Path) -> None:
         ({"num_generations": 8}, "reinforcement learning on generated samples is not modelled"),
         ({"lora_target_modules": ["nowhere"], "use_peft": True}, "nowhere: expected linear layers of a transformer"),
         ({"use_dora": True, **LORA}, "use_dora is True; DoRA is not modelled"),
+        ({"model_init_kwargs": {"dtype": "float32"}}, "model_init_kwargs is a mapping; write its keys"),
         ({"fsdp": "full_shard offload"}, "fsdp_offload_params is True; offloading is not modelled"),
         ({"expert_parallel_degree": 4}, "expert_parallel_degree is 4; of TRL it is not known here"),
     ],

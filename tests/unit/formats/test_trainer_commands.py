@@ -9,6 +9,7 @@ import pytest
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.read import Read
+from predictor.core.transforms.lora import EVERY_PART
 from predictor.formats import detect, read_any
 
 ARGUMENTS = (
@@ -171,7 +172,7 @@ def test_ms_swift(tmp_path: Path) -> None:
     command = f"n=4\nNPROC_PER_NODE=$n \\\nswift sft {SWIFT} --train_type lora --lora_rank 8 --deepspeed zero2"
     read = found(tmp_path, command)
     training = read.content["training"]
-    assert training["lora"] == {"rank": 8, "dropout": 0.05}
+    assert training["lora"] == {"rank": 8, "targets": [*EVERY_PART], "dropout": 0.05}
     assert (training["micro_batch_size"], training["num_micro_batches"]) == (1, 4)  # sixteen samples a step
     assert (training["recompute"], training["precision"], training["framework"]) == ("full", "bf16", "deepspeed")
     parallelism = read.content["parallelism"]
