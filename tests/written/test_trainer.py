@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ MODELS = (
 def test_sixty_questions_are_accepted_and_read_back_to_the_same_step(tmp_path: Path) -> None:
     asked = layouts("transformers", MODELS)
     assert len(asked) == len(MODELS) * len(RUNS) == 60
-    cases = []
+    cases: list[dict[str, Any]] = []
     for number, layout in enumerate(asked):
         script, loaded = (
             written(layout.configuration, "transformers", tmp_path),

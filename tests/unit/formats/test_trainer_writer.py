@@ -81,9 +81,8 @@ def test_what_a_trainer_has_no_arguments_for_is_refused_by_name(changes: dict[st
 
 
 def test_experts_stay_whole() -> None:
-    changes = {"parallelism": {"expert_parallel_size": 8}}
     with pytest.raises(ConfigError, match="expert_parallel_size is 8; a Hugging Face Trainer"):
-        script(name="mixtral-8x7b", **changes)
+        script(name="mixtral-8x7b", parallelism={"expert_parallel_size": 8})
 
 
 def test_models_of_the_same_sizes_are_named() -> None:
