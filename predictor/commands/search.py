@@ -55,7 +55,9 @@ def add(commands: Commands) -> None:
     command.add_argument("--global-batch-tokens", type=_tokens, metavar="N", help="tokens per step, instead of samples")
     command.add_argument("--system", metavar="NAME", help="published system")
     command.add_argument(
-        "--framework", metavar="NAME", help="only layouts that it runs: megatron, torchtitan, deepspeed or gpt-neox"
+        "--framework",
+        metavar="NAME",
+        help="only layouts that it runs: megatron, torchtitan, deepspeed, gpt-neox or transformers",
     )
     command.add_argument("--sequence-length", type=int, metavar="N", help="tokens per sample, instead of the model's")
     command.add_argument("--precision", choices=("fp16", "bf16", "fp32"), help="of activations; bf16 for a preset")

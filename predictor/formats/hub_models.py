@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from predictor.core.schema.presets import preset_names
+from predictor.core.schema.presets import find_preset, preset_names
 
 # Endings of names whose models have the shape of the one without.
 SAME_SHAPE = re.compile(
@@ -34,6 +34,7 @@ SPELLINGS = (
     (re.compile(r"^bert-(base|large)-uncased"), r"bert-\1"),
     (re.compile(r"^phi-3-mini-4k"), "phi-3-mini"),
 )
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]*\w")
 # Models with another vocabulary than the one that their name is derived from.
 OTHER_VOCABULARY = ("mixtral-8x22b-instruct-v0.1",)
 
@@ -51,6 +52,16 @@ def preset_of(name: str | None) -> str | None:
         return None
     known = preset_names()
     return next((spelled for spelled in _spelled(bare) if spelled in known), None)
+
+
+def hub_id(name: str) -> str | None:
+    """Return the name on the hub of the model that a preset has its sizes from; None where its source names none.
+
+    >>> hub_id("llama3-8b")
+    'meta-llama/Meta-Llama-3-8B'
+    """
+    source = find_preset(name).source.replace("- ", "-")  # names that a line of the source ends in
+    return next((found for found in HUB_ID.findall(source) if preset_of(found) == name), None)
 
 
 def _spelled(bare: str) -> Iterator[str]:

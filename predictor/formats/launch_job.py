@@ -24,6 +24,7 @@ YOURS = {
     "megatron": (" (the prefix of an indexed data set)", "custom_params.tokenizer (its name or folder), "),
     "torchtitan": (" (as torchtitan calls it)", "custom_params.tokenizer (the folder of its files), "),
     "deepspeed": ("", ""),
+    "transformers": (" (of the hub)", ""),
 }
 # One process per node, which starts the others; DeepSpeed's processes are started by Slurm itself. What the experiment
 # says is filled in when it is submitted. train.py is the user's, and reads the experiment itself.
@@ -39,6 +40,10 @@ COMMANDS = {
         "--training.steps {{training.max_steps}} --dataloader.dataset {{data.dataset_name}}"
     ),
     "deepspeed": "python train.py --config {{config}} --deepspeed --deepspeed_config {file}",
+    "transformers": (
+        "env TRAIN_ITERS={{training.max_steps}} LEARNING_RATE={{training.learning_rate}} "
+        "DATASET_NAME={{data.dataset_name}} bash {file}"
+    ),
 }
 STARTED_BY_SLURM = ("deepspeed",)
 SHARES_GRADIENTS = 2  # the ZeRO stage from which on gradients are scattered unless a configuration says otherwise

@@ -12,7 +12,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.plan.loading import in_full, prepare
-from predictor.core.schema.inherited_keys import with_files
+from predictor.core.schema.inherited_keys import with_files, with_preset
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import RunConfig, validate
 from predictor.core.schema.software import said_in_full
@@ -25,6 +25,7 @@ from predictor.formats.launch_job import launch_job
 from predictor.formats.megatron import writer as megatron
 from predictor.formats.megatron.releases import releases
 from predictor.formats.torchtitan import writer as torchtitan
+from predictor.formats.trainer import writer as trainer
 
 __all__ = ["WRITERS", "Writer", "launch_job", "written"]
 
@@ -70,6 +71,7 @@ WRITERS = {
     "torchtitan": Writer("torchtitan", torchtitan.write, {torchtitan.TOML: ".toml", "0.3": ".py"}),
     "deepspeed": Writer("DeepSpeed", deepspeed.write, {"": ".json"}, beside=deepspeed.BESIDE),
     "gpt-neox": Writer("GPT-NeoX", gpt_neox.write, {"": ".yml"}),
+    "transformers": Writer("a Hugging Face Trainer", trainer.write, {"": ".sh"}),
 }
 
 
@@ -78,7 +80,7 @@ def written(content: dict[str, Any], framework: str, base: Path, version: str | 
 
     Args:
         content: a full-form configuration.
-        framework: megatron, torchtitan, deepspeed or gpt-neox.
+        framework: megatron, torchtitan, deepspeed, gpt-neox or transformers.
         base: folder that paths in the configuration are relative to.
         version: of the framework; the newest that is known without one.
 
@@ -108,14 +110,15 @@ def _read_back(
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"arguments{writer.suffixes[series]}"
         path.write_text(text, encoding="utf-8")
-        read = read_any(path, num_gpus, replicas).content
+        read = read_any(path, num_gpus, replicas)
     kept: dict[str, Any] = {key: content[key] for key in ("system", "gpu", "cluster", "host") if key in content}
     for key in writer.beside:
         section, _, name = key.partition(".")
         value = content.get(section, {}) if not name else content.get(section, {}).get(name)
         if value is not None:
             kept[section] = value if not name else {**kept.get(section, {}), name: value}
-    return prepare(said_in_full(merged(kept, read)), base).run
+    whole = read.with_derived(with_preset(merged(kept, read.content)))
+    return prepare(said_in_full(whole), base).run
 
 
 def _differences(run: TrainingRun, again: TrainingRun) -> list[str]:

@@ -140,7 +140,8 @@ class Space:
 
     def _most_stages(self, tp: int) -> int:
         """Return the most stages beside so many tensor-parallel ranks."""
-        alone = tp > 1 and self.rules is not None and not self.rules.tensor_with_stages
+        rules = self.rules
+        alone = rules is not None and (rules.replicates_alone or (tp > 1 and not rules.tensor_with_stages))
         return 1 if alone else self.model.num_layers
 
     def _stays_inside(self, degrees: Degrees) -> bool:
@@ -153,7 +154,7 @@ class Space:
         """Return whether a tensor-parallel size divides heads and widths."""
         model = self.model
         heads, shared = model.num_attention_heads, model.key_value_heads
-        if tp > 1 and not model.splits_layers:
+        if tp > 1 and (not model.splits_layers or (self.rules is not None and self.rules.replicates_alone)):
             return False
         widths = [model.ffn_hidden_size, heads, *model.shared_out]
         if model.experts is not None:
@@ -173,7 +174,7 @@ class Space:
     def _with_experts(self, degrees: Degrees) -> list[Degrees]:
         """Return degrees with every way to share out experts, split as all else is or whole."""
         experts, rules, tp = self.model.experts, self.rules, degrees.tensor
-        if experts is None:
+        if experts is None or (rules is not None and rules.replicates_alone):
             return [degrees]
         if rules is not None and tp > 1 and not rules.expert_with_tensor:
             return []

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any
 
 from predictor.core.base.errors import ConfigError, nearest
-from predictor.core.workload.frameworks import TORCHTITAN_DDP, TORCHTITAN_FSDP2
+from predictor.core.workload.frameworks import PYTORCH_DDP, TORCHTITAN_DDP, TORCHTITAN_FSDP2
 from predictor.core.workload.parallelism_keys import BUCKET_ELEMENTS, ZeroStage
 from predictor.core.workload.partition import uniform
 from predictor.core.workload.run import TrainingRun
@@ -56,6 +56,7 @@ class FrameworkRules:
         splits_shared_experts: tensor parallelism may split experts that ranks share out; else they are whole then.
         offloads_optimizer: its states may stay in host memory, where nothing else fits.
         names_split: an even split has to be said, as the framework's own default is another.
+        replicates_alone: data parallelism is its only parallelism.
         sums_whole_buckets: ZeRO stage 1 all-reduces gradients instead of scattering them.
         source: of each rule.
     """
@@ -81,6 +82,7 @@ class FrameworkRules:
     splits_shared_experts: bool = True
     offloads_optimizer: bool = False
     sums_whole_buckets: bool = False
+    replicates_alone: bool = False
     names_split: bool = False
 
     def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[ZeroStage, ...]:
@@ -160,7 +162,7 @@ class FrameworkRules:
 
     def loss(self, tensor: int) -> Loss | None:
         """Return the kernel of the loss where it depends on the layout; None where it does not."""
-        if self.name in (MEGATRON.name, GPT_NEOX_ENGINE.name):
+        if self.name in (MEGATRON.name, GPT_NEOX_ENGINE.name, TRAINER.name):
             return None
         return Loss.TORCH if tensor == 1 else Loss.VOCABULARY_PARALLEL
 
@@ -212,6 +214,18 @@ def _neox_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_par
     """A pipeline reduces once all micro-batches are through."""
     overlaps = base.overlap_gradient_reduction and pipeline == 1
     return {"overlap_gradient_reduction": overlaps, "overlap_parameter_gather": overlaps and zero_stage == 3}
+
+
+def _trainer_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
+    """DDP keeps weights and gradients in fp32 under torch.autocast; FSDP's shards are, and travel in 16 bits."""
+    is_sharded, narrows = zero_stage > 0, base.precision != "fp32"
+    return {
+        "overlap_gradient_reduction": True,
+        "overlap_parameter_gather": is_sharded,
+        "gradient_bucket_elements": BUCKET_ELEMENTS if is_sharded else PYTORCH_DDP.bucket_elements(),
+        "fp32_parameters": base.lora is None and (is_sharded or narrows),
+        "fp32_gradients": base.lora is None and narrows and not is_sharded,
+    }
 
 
 MEGATRON = FrameworkRules(
@@ -308,18 +322,34 @@ GPT_NEOX_ENGINE = FrameworkRules(
     sums_whole_buckets=True,
     names_split=True,
 )
+TRAINER = FrameworkRules(
+    name="transformers",
+    label="a Hugging Face Trainer",
+    software=Framework.TRANSFORMERS,
+    source=(
+        "transformers src/transformers/training_args.py: fsdp, gradient_checkpointing; DDP without either; its tensor "
+        "and context parallelism (parallelism_config), and DeepSpeed beside it, are not searched"
+    ),
+    schedules=("1f1b",),
+    zero_alone=(0, 3),
+    zero_with_stages=(),
+    recomputes=(Recompute.NONE, Recompute.FULL),
+    context_parallel=False,
+    replicates_alone=True,
+)
 # Those of which a search without a framework says whether they run a layout.
 RULES = {rules.name: rules for rules in (MEGATRON, TORCHTITAN, DEEPSPEED_ENGINE)}
-NAMES = (*RULES, GPT_NEOX_ENGINE.name)  # that a search may ask for
+NAMES = (*RULES, GPT_NEOX_ENGINE.name, TRAINER.name)  # that a search may ask for
 _FIELDS = {
     MEGATRON.name: _megatron_fields,
     TORCHTITAN.name: _torchtitan_fields,
     DEEPSPEED_ENGINE.name: _deepspeed_fields,
     GPT_NEOX_ENGINE.name: _neox_fields,
+    TRAINER.name: _trainer_fields,
 }
 
 
-# Software that lays runs out as one of them does; others (GPT-NeoX, FSDP trainers) have rules of their own.
+# Software that lays runs out as one of them does; others (Lightning, LLM Foundry) have rules of their own.
 _BEHIND: dict[str, FrameworkRules] = {
     **RULES,
     Framework.MEGATRON_LM: MEGATRON,
@@ -328,6 +358,7 @@ _BEHIND: dict[str, FrameworkRules] = {
     Framework.TORCHTITAN: TORCHTITAN,
     Framework.DEEPSPEED: DEEPSPEED_ENGINE,
     Framework.GPT_NEOX: GPT_NEOX_ENGINE,
+    Framework.TRANSFORMERS: TRAINER,
 }
 
 

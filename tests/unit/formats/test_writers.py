@@ -40,6 +40,7 @@ MODELS = {
     "torchtitan": ("llama3-8b", "llama3.1-405b", "qwen3-30b-a3b"),
     "deepspeed": ("llama3-8b", "mixtral-8x7b", "gpt3-175b"),
     "gpt-neox": ("llama3-8b", "gpt3-175b", "mistral-7b"),
+    "transformers": ("llama3-8b", "mixtral-8x7b", "mistral-7b", "gpt2-xl", "qwen3-4b"),
 }
 CASES = [(framework, model) for framework, models in MODELS.items() for model in models]
 
@@ -52,6 +53,7 @@ PASSED_ON = {
         "HF_ASSETS_PATH=/models/its tokenizer"
     ),
     "deepspeed": "--config|{config}",
+    "transformers": "TRAIN_ITERS={steps}|LEARNING_RATE=0.0003|DATASET_NAME=tokens",
 }
 
 
@@ -244,7 +246,9 @@ def test_files_are_those_of_their_frameworks() -> None:
     assert job["model"] == {"name": "llama3", "flavor": "8B"}
     neox = yaml.safe_load(found("gpt-neox", top=1).arguments())
     assert (neox["num_layers"], neox["intermediate_size"], neox["train_batch_size"]) == (32, 3 * 14336, 512)
-    with pytest.raises(ConfigError, match="--write-job is for megatron, torchtitan, deepspeed; gpt-neox starts"):
+    with pytest.raises(
+        ConfigError, match="--write-job is for megatron, torchtitan, deepspeed, transformers; gpt-neox starts"
+    ):
         found("gpt-neox", top=1).job("neox.yml")
     assert json.loads(found("deepspeed", top=1).arguments())["train_batch_size"] == 512
 
