@@ -20,7 +20,6 @@ from predictor.formats.fields import Fields
 from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys
 
-FORMAT = "accelerate configuration"
 KEYS = "accelerate"
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 SECTIONS = ("fsdp_config", "deepspeed_config", "megatron_lm_config", "parallelism_config", "fp8_config")
@@ -91,7 +90,7 @@ class _Accelerate:
         if kind == "FSDP":
             parallelism |= self.problems.part(dict[str, Any](), self.fsdp, training)
         elif kind == "DEEPSPEED":
-            read = self.problems.part(Read({}, (), FORMAT), self.deepspeed)
+            read = self.problems.part(Read({}, ()), self.deepspeed)
             parallelism |= read.content.get("parallelism", {})
             training = read.content.get("training", {}) | training
             derived = read.derived
@@ -109,7 +108,7 @@ class _Accelerate:
         content = {"parallelism": parallelism, "training": training}
         if kind != "MEGATRON_LM" and parallelism.get("tensor_parallel_size", 1) == 1:
             content["model"] = {"loss": LOSS}
-        return Read(content, tuple(self.notes), FORMAT, self.unsaid, derived)
+        return Read(content, tuple(self.notes), unsaid=self.unsaid, derived=derived)
 
     def precision(self) -> dict[str, Any]:
         """Return the keys of ``training`` on precision."""

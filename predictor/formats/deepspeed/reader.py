@@ -17,7 +17,6 @@ from predictor.formats.fields import Fields
 from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys
 
-FORMAT = "DeepSpeed JSON"
 FAMILY = "deepspeed"  # as predictor/core/workload/software.py spells it
 KEYS = "deepspeed"
 OPEN = ("pipeline.", "tensor_parallel.")  # sections whose further keys change no cost
@@ -82,7 +81,7 @@ def from_mapping(
     if BUCKET in auto and parallelism.get("zero_stage"):
         parallelism.pop("gradient_bucket_elements", None)
         derived["parallelism.gradient_bucket_elements"] = hidden_size_squared
-    return Read({"parallelism": parallelism, "training": keys}, tuple(notes), FORMAT, unsaid, derived)
+    return Read({"parallelism": parallelism, "training": keys}, tuple(notes), unsaid=unsaid, derived=derived)
 
 
 def hidden_size_squared(content: dict[str, Any]) -> int | None:

@@ -20,7 +20,6 @@ from predictor.formats.known_keys import known_keys
 from predictor.formats.llm_foundry.model import Named, mpt
 from predictor.formats.shell.words import is_unknown, shown
 
-FORMAT = "LLM Foundry YAML"
 FAMILY = "llm-foundry"
 KEYS = "llm_foundry"
 MPT = ("mpt_causal_lm", "mosaic_gpt")
@@ -91,7 +90,7 @@ def read(path: Path) -> Read:
         "parallelism": parallelism,
         "training": training | {"framework": FAMILY},
     }
-    return Read(sections, tuple(notes), FORMAT, unsaid)
+    return Read(sections, tuple(notes), unsaid=unsaid)
 
 
 def _hub(model: Fields, unsaid: dict[str, str], notes: list[str]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.merging import merged
 from predictor.core.schema.read import Read
 from predictor.formats import detect, read_any
-from predictor.formats.llm_foundry import reader as llm_foundry
 from tests.unit.examples import model_of
 
 BASE: dict[str, Any] = {
@@ -46,7 +45,7 @@ BASE: dict[str, Any] = {
 def found(tmp_path: Path, changes: dict[str, Any] | None = None) -> Read:
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(merged(BASE, changes or {})), encoding="utf-8")
-    assert detect(path) == llm_foundry.FORMAT
+    assert detect(path) == "LLM Foundry YAML"
     return read_any(path)
 
 
