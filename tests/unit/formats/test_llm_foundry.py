@@ -137,7 +137,7 @@ def test_settings(changes: dict[str, Any], section: str, key: str, value: Any, t
         ({"model": {"name": "hf_t5"}}, "only decoders are read"),
         ({"optimizer": {"name": "decoupled_lionw"}}, "only Adam is modelled"),
         ({"fsdp_config": {"activation_cpu_offload": True}}, "offloading is not modelled"),
-        ({"model": {"unheard_of": 1}}, r"model\.unheard_of is 1; it is not known here"),
+        ({"model": {"unheard_of_size": 1}}, r"model\.unheard_of_size is 1; of LLM Foundry it is not known here"),
         ({"model": {"d_model": "${oc.env:WIDTH}"}}, r"model\.d_model is .* which comes from outside"),
         ({"global_train_batch_size": None}, "global_train_batch_size is missing"),
         ({"tp_config": {"strategy": "ffn"}}, r"parallelism\.tensor_parallel_size"),
