@@ -174,7 +174,7 @@ def read_all(names: list[str], base: Path, num_gpus: int | None = None) -> list[
     """
     problems = Problems()
     together = _of_one_run(names, base) if len(names) > 1 else []
-    nothing = Read({}, (), "")
+    nothing = Read({}, ())
     read = []
     for name in names:
         if name not in together:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from predictor.core.base.errors import nearest
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
@@ -18,12 +17,12 @@ from predictor.core.workload.frameworks import PYTORCH_DDP
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.fields import Fields
 from predictor.formats.hugging_face.reader import load_json
-from predictor.formats.known_keys import known_keys
+from predictor.formats.known_keys import known_keys, rest
 
-FORMAT = "accelerate configuration"
 KEYS = "accelerate"
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 SECTIONS = ("fsdp_config", "deepspeed_config", "megatron_lm_config", "parallelism_config", "fp8_config")
+ANY_PLUGIN = SECTIONS[3:]  # whose sections count beside any plugin
 PRECISIONS = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}
 # ZeRO stage, and whether gathered weights are freed after the forward pass; FSDP 1 numbers them from 1.
 STRATEGIES = {
@@ -91,7 +90,7 @@ class _Accelerate:
         if kind == "FSDP":
             parallelism |= self.problems.part(dict[str, Any](), self.fsdp, training)
         elif kind == "DEEPSPEED":
-            read = self.problems.part(Read({}, (), FORMAT), self.deepspeed)
+            read = self.problems.part(Read({}, ()), self.deepspeed)
             parallelism |= read.content.get("parallelism", {})
             training = read.content.get("training", {}) | training
             derived = read.derived
@@ -102,14 +101,16 @@ class _Accelerate:
         parallelism |= self.problems.part(dict[str, Any](), self.degrees, gpus, parallelism)
         if kind in ("NO", "FSDP", "MULTI_GPU"):
             training["framework"] = FAMILY
-        self.rest()
+        plugins = [name for name in SECTIONS if name.startswith(kind.lower()) or name in ANY_PLUGIN]
+        holders = (fields, *(self.sections[name] for name in plugins))
+        self.notes += rest(known_keys(KEYS), "accelerate", holders)
         for key in ("micro_batch_size", "recompute"):
             if key in training:
                 self.unsaid.pop(f"training.{key}", None)
         content = {"parallelism": parallelism, "training": training}
         if kind != "MEGATRON_LM" and parallelism.get("tensor_parallel_size", 1) == 1:
             content["model"] = {"loss": LOSS}
-        return Read(content, tuple(self.notes), FORMAT, self.unsaid, derived)
+        return Read(content, tuple(self.notes), unsaid=self.unsaid, derived=derived)
 
     def precision(self) -> dict[str, Any]:
         """Return the keys of ``training`` on precision."""
@@ -237,22 +238,3 @@ class _Accelerate:
         keys |= {"tensor_parallel_size": tp} if tp > 1 else {}
         keys |= {"context_parallel_size": cp} if cp > 1 else {}
         return keys | ({"zero_group_size": dp // replicas * cp} if 1 < replicas < dp else {})
-
-    def rest(self) -> None:
-        """Note keys that a prediction leaves out, and record those that are not known."""
-        known = known_keys(KEYS)
-        kind = self.fields.text("distributed_type", "NO").lower()
-        plugins = [name for name in SECTIONS if name.startswith(kind) or name in ("parallelism_config", "fp8_config")]
-        for holder in (self.fields, *(self.sections[name] for name in plugins)):
-            for key in holder.unused():
-                full = f"{holder.prefix}{key}"
-                value = holder.values[key]
-                if full in known.noted:
-                    self.notes += [known.noted[full]] if value not in (False, "no", "none") else []
-                elif full in known.refused:
-                    if value not in (False, None, {}, "no"):
-                        holder.broken(holder.error(key, known.refused[full]))
-                elif key not in SECTIONS and not known.is_irrelevant(full):
-                    usual = sorted(known.irrelevant | set(SECTIONS))
-                    rule = f"it is not known here.{nearest(full, usual)} Remove it if it changes no cost"
-                    holder.broken(holder.error(key, rule))

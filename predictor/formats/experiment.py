@@ -20,7 +20,6 @@ from typing import Any
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.plan import short_config
-from predictor.core.schema.input_kind import EXPERIMENT_FORMAT
 from predictor.core.schema.merging import clashing, merged
 from predictor.core.schema.presets import preset_names
 from predictor.core.schema.read import Read
@@ -28,7 +27,6 @@ from predictor.core.workload.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 from predictor.formats.fields import Fields
 from predictor.formats.known_keys import known_keys
 
-FORMAT = EXPERIMENT_FORMAT
 KEYS = "experiment"
 SECTIONS = ("data", "model", "optimizer", "prediction", "slurm", "training")
 SIZES = {"hidden_size": "hidden_size", "num_layers": "num_layers", "num_heads": "num_attention_heads"}
@@ -71,7 +69,7 @@ def translate(content: Mapping[str, Any], where: str, base: Path) -> Read:
     over = _own_configuration(asked, base)
     named = {"system": asked.get("system")} if asked.has("system") else {}
     if over is not None and "training_config" in over and short_config.is_short(over):
-        return Read(over, (f"{where}: prediction.config is predicted as it is, its other sections are not",), FORMAT)
+        return Read(over, (f"{where}: prediction.config is predicted as it is, its other sections are not",))
     notes: list[str] = []
     model = _model(sections, over or {}, notes)
     parallelism = _layout(sections, [] if "gpus_per_node" in (over or {}).get("parallelism", {}) else notes)
@@ -93,7 +91,7 @@ def translate(content: Mapping[str, Any], where: str, base: Path) -> Read:
     elif steps is None:
         notes.append("The number of steps is not known: set training.max_steps, or data.num_samples beside epochs")
     _rest(fields, sections)
-    return Read(_laid_over(own | ({"budget": budget} if budget else {}), over or {}, notes), tuple(notes), FORMAT)
+    return Read(_laid_over(own | ({"budget": budget} if budget else {}), over or {}, notes), tuple(notes))
 
 
 def num_steps(content: Mapping[str, Any]) -> int | None:

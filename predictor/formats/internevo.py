@@ -22,7 +22,6 @@ from predictor.formats.python_source.expressions import evaluate
 from predictor.formats.python_source.scope import Scope, Work, look_up
 from predictor.formats.python_source.values import Record, Unknown
 
-FORMAT = "InternEvo configuration"
 FAMILY = "internevo"
 KEYS = "internevo"
 SECTIONS = ("model", "parallel", "data", "hybrid_zero_optimizer", "moe")
@@ -84,7 +83,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     read_elsewhere = ("parallel.tensor", "parallel.zero1", "parallel.pipeline", "parallel.weight")
     notes += rest(known_keys(KEYS), "InternEvo", holders, read_elsewhere)
     problems.check()
-    return Read({"model": model, "parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
+    return Read({"model": model, "parallelism": parallelism, "training": training}, tuple(notes), unsaid=unsaid)
 
 
 def _assigned(path: Path) -> dict[str, Any]:

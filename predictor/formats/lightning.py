@@ -18,7 +18,6 @@ from predictor.formats.fsdp_stack import STATES_16, sizes_of
 from predictor.formats.hub_models import preset_of
 from predictor.formats.known_keys import known_keys, rest
 
-FORMAT = "Lightning YAML"
 FAMILY = "lightning"
 KEYS = "lightning"
 PRECISIONS = {
@@ -79,7 +78,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     model = _model(whole, notes, unsaid)
     notes += rest(known_keys(KEYS), "Lightning", [trainer])
     problems.check()
-    return Read({"model": model, "parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
+    return Read({"model": model, "parallelism": parallelism, "training": training}, tuple(notes), unsaid=unsaid)
 
 
 def _has_precision(trainer: Fields) -> bool:

@@ -20,13 +20,11 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.schema.input_kind import LLM_TRAINER_FORMAT
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import PYTORCH_DDP, TORCHTITAN_FSDP2
 from predictor.formats.fields import Fields
 from predictor.formats.known_keys import known_keys
 
-FORMAT = LLM_TRAINER_FORMAT
 KEYS = "llm_trainer"
 SECTIONS = ("model", "training", "data", "prediction")
 ASKED = ("gpus_per_node", "price_per_gpu_hour", "system", "world_size")
@@ -131,7 +129,7 @@ def translate(content: Mapping[str, Any], where: str, base: Path, num_gpus: int 
     own |= {"budget": budget} if budget else {}
     own |= {"system": asked.text("system", "")} if asked.has("system") else {}
     _rest(fields, sections, notes)
-    return Read(own, tuple(notes), FORMAT)
+    return Read(own, tuple(notes))
 
 
 def _model(model: Fields, sequence_length: int, notes: list[str]) -> dict[str, Any]:

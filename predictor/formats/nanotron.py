@@ -20,7 +20,6 @@ from predictor.formats.fields import Fields
 from predictor.formats.fsdp_stack import FRAMEWORK, STATES_16
 from predictor.formats.known_keys import known_keys, rest
 
-FORMAT = "nanotron YAML"
 KEYS = "nanotron"
 SECTIONS = ("general", "model", "optimizer", "parallelism", "tokens")
 FAMILIES = {"is_llama_config": "llama", "is_qwen2_config": "qwen", "is_starcoder2_config": "starcoder"}
@@ -67,7 +66,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     if steps is not None:
         samples = training["micro_batch_size"] * training["num_micro_batches"] * parallelism["data_parallel_size"]
         content["budget"] = {"train_tokens": steps * samples * sizes["sequence_length"]}
-    return Read(content, tuple(notes), FORMAT)
+    return Read(content, tuple(notes))
 
 
 def _model(config: Fields, notes: list[str]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from predictor.formats.fields import Fields
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 
-FORMAT = "OLMo YAML"
 FAMILY = "lightning"  # FSDP1 of models in plain PyTorch, as there
 KEYS = "olmo"
 ACTIVATIONS = {"swiglu": ("swiglu", 2), "gelu": ("gelu", 1), "relu": ("relu", 1)}  # ours; matrices in mlp_hidden_size
@@ -75,9 +74,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     problems.check()
     content = {"model": model, "parallelism": parallelism, "training": training}
     tokens = _tokens(whole.get("max_duration"), total * model["sequence_length"])
-    return Read(
-        content | ({} if tokens is None else {"budget": {"train_tokens": tokens}}), tuple(notes), FORMAT, unsaid
-    )
+    return Read(content | ({} if tokens is None else {"budget": {"train_tokens": tokens}}), tuple(notes), unsaid=unsaid)
 
 
 def _model(section: Fields) -> dict[str, Any]:

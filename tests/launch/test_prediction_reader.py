@@ -18,6 +18,7 @@ from model_training_framework.prediction.question import KEPT
 from predictor import predict
 from predictor.__main__ import main
 from predictor.core.base.errors import ConfigError, MissingKeyError
+from predictor.core.schema.input_kind import EXPERIMENT_FORMAT
 from predictor.formats import detect, experiment, read_any
 from predictor.formats.experiment import gpus_per_node, num_steps, translate
 from predictor.formats.known_keys import known_keys
@@ -233,7 +234,7 @@ def test_the_predictor_takes_an_experiment_like_a_configuration(
     path = tmp_path / name
     content = ExperimentConfig.from_dict(transformer()).to_dict()
     path.write_text(json.dumps(content) if path.suffix == ".json" else yaml.safe_dump(content))
-    assert detect(path) == experiment.FORMAT
+    assert detect(path) == EXPERIMENT_FORMAT
     assert read_any(path).content == translated(content)
     assert main([str(path)]) == 0
     output = capsys.readouterr().out

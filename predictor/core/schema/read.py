@@ -14,14 +14,14 @@ class Read:
     Attributes:
         content: sections of the full form with the keys that the file determines.
         notes: sentences about keys that a prediction leaves out.
-        format: name of the file's format.
+        format: name of the file's format, which ``read_any`` adds.
         unsaid: required keys of the full form that the file leaves open, each with the reason.
         derived: keys that follow from the whole configuration, each with the function that finds its value.
     """
 
     content: dict[str, Any]
     notes: tuple[str, ...]
-    format: str
+    format: str = ""
     unsaid: dict[str, str] = field(default_factory=dict)
     derived: dict[str, Callable[[dict[str, Any]], Any]] = field(default_factory=dict)
 

@@ -9,18 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from predictor.core.base.errors import ConfigError, nearest
+from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import DEEPSPEED, DEEPSPEED_ZERO_3
 from predictor.formats.fields import Fields
 from predictor.formats.hugging_face.reader import load_json
-from predictor.formats.known_keys import known_keys
+from predictor.formats.known_keys import known_keys, rest
 
-FORMAT = "DeepSpeed JSON"
 FAMILY = "deepspeed"  # as predictor/core/workload/software.py spells it
 KEYS = "deepspeed"
-OPEN = ("pipeline.", "tensor_parallel.")  # sections whose further keys change no cost
+OPEN = ("pipeline", "tensor_parallel")  # sections whose further keys change no cost
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 SECTIONS = ("activation_checkpointing", "bf16", "fp16", "optimizer", "pipeline", "tensor_parallel", "zero_optimization")
 OPTIMIZERS = ("adam", "adamw", "fusedadam", "torch_adam")
@@ -62,7 +61,6 @@ def from_mapping(
     auto = _take_auto(content, where, problems)
     fields = Fields(_without(content, auto), where, problems=problems.lines)
     sections = {name: fields.section(name) for name in SECTIONS}
-    problems.part(None, _refuse, fields, sections)
     notes: list[str] = []
     nothing = dict[str, Any]
     empty: tuple[dict[str, Any], dict[str, Any], dict[str, str]] = ({}, {}, {})
@@ -77,12 +75,14 @@ def from_mapping(
     gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
     if any(str(name).lower() in FP32 for name in gradients):
         parallelism["fp32_gradients"] = True
-    _rest(fields, sections, notes)
+    _optimizer(sections["optimizer"])
+    checked = [section for name, section in sections.items() if name not in OPEN]
+    notes += rest(known_keys(KEYS), "DeepSpeed", (fields, *checked))
     derived: dict[str, Callable[[dict[str, Any]], Any]] = {"training.framework": lambda _: FAMILY}
     if BUCKET in auto and parallelism.get("zero_stage"):
         parallelism.pop("gradient_bucket_elements", None)
         derived["parallelism.gradient_bucket_elements"] = hidden_size_squared
-    return Read({"parallelism": parallelism, "training": keys}, tuple(notes), FORMAT, unsaid, derived)
+    return Read({"parallelism": parallelism, "training": keys}, tuple(notes), unsaid=unsaid, derived=derived)
 
 
 def hidden_size_squared(content: dict[str, Any]) -> int | None:
@@ -131,20 +131,6 @@ def _is_on(value: Any) -> bool:
     return bool(value)
 
 
-def _refuse(fields: Fields, sections: dict[str, Fields]) -> None:
-    for name, reason in known_keys(KEYS).refused.items():
-        section, _, key = name.rpartition(".")
-        holder = sections[section] if section else fields
-        if _is_on(holder.values.get(key)):
-            holder.broken(holder.error(key, reason))
-    zero = sections["zero_optimization"]
-    if zero.get("zero_hpz_partition_size") not in (None, 0, 1):
-        rule = (
-            "a second copy of the weights for the backward pass (ZeRO++) is not modelled; remove it to predict without"
-        )
-        zero.broken(zero.error("zero_hpz_partition_size", rule))
-
-
 def _batch(fields: Fields, given: int | None, auto: set[str]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
     """Return keys of training and of parallelism, and the keys that the file leaves open.
 
@@ -186,6 +172,9 @@ def _batch(fields: Fields, given: int | None, auto: set[str]) -> tuple[dict[str,
 
 def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     stage = zero.whole("stage", 0, least=0)
+    if zero.get("zero_hpz_partition_size") not in (None, 0, 1):
+        rule = "a second copy of the weights for the backward pass (ZeRO++) is not modelled; remove it"
+        zero.broken(zero.error("zero_hpz_partition_size", f"{rule} to predict without"))
     if stage > 3:
         raise zero.error("stage", "expected 0, 1, 2 or 3")
     parallelism: dict[str, Any] = {"zero_stage": stage}
@@ -193,7 +182,6 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     scatters = zero.switch("reduce_scatter", defaults.gradient_reduction == "reduce_scatter")
     overlaps = zero.switch("overlap_comm", bool(defaults.overlap_gradient_reduction))
     bucket = zero.whole("reduce_bucket_size", defaults.bucket_elements())
-    fields.used.add("zero_optimization")
     groups = _mics(zero, stage)
     if stage == 0:
         return parallelism | {"gradient_reduction": "all_reduce"}
@@ -293,29 +281,9 @@ def _activations(sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[st
     return training
 
 
-def _rest(fields: Fields, sections: dict[str, Fields], notes: list[str]) -> None:
-    """Check the optimizer, note keys left out of a prediction, and refuse unknown keys."""
-    optimizer = sections["optimizer"]
+def _optimizer(optimizer: Fields) -> None:
     name = optimizer.text("type", "AdamW").lower()
     if name in COMPRESSED:
         optimizer.broken(optimizer.error("type", "compressed gradients are not modelled; write AdamW"))
     elif name not in OPTIMIZERS:
         optimizer.broken(optimizer.error("type", "only Adam and AdamW are modelled"))
-    known = known_keys(KEYS)
-    for holder in (fields, *sections.values()):
-        for key in holder.unused():
-            full = f"{holder.prefix}{key}"
-            if full in known.noted:
-                notes += [known.noted[full]] if _is_on(holder.values[key]) else []
-            elif full in known.noted_off:
-                notes += [] if _is_on(holder.values[key]) else [known.noted_off[full]]
-            elif full not in known.refused and not known.is_irrelevant(full) and holder.prefix not in OPEN:
-                usual = sorted(
-                    known.irrelevant | known.refused.keys() | known.noted.keys() | set(BATCH) | set(SECTIONS)
-                )
-                holder.broken(
-                    ConfigError(
-                        f"{holder.where}: {full} is not a key of DeepSpeed that is known here.{nearest(full, usual)} "
-                        "Remove it if it changes no cost of a step"
-                    )
-                )

@@ -20,7 +20,6 @@ from predictor.formats.gpt_neox.model import model_section, ranks
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.source import Source
 
-FORMAT = "GPT-NeoX YAML"
 FAMILY = "gpt-neox"  # as predictor/core/workload/software.py spells it
 BRAIN = ("bfloat16", "bf16")
 BATCH = deepspeed.BATCH
@@ -88,7 +87,7 @@ def _read(files: Sequence[tuple[str, dict[str, Any]]], num_gpus: int | None) -> 
     problems.check()
     sections = {"model": model} if has_model else {}
     sections |= {"parallelism": parallelism, "training": training | {"framework": FAMILY}}
-    return Read(sections, tuple(notes), FORMAT, unsaid)
+    return Read(sections, tuple(notes), unsaid=unsaid)
 
 
 def _one_batch() -> dict[str, Any]:

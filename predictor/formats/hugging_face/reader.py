@@ -20,7 +20,6 @@ from predictor.formats.hugging_face.special import SPECIAL
 from predictor.formats.hugging_face.switches import switches
 from predictor.formats.known_keys import known_keys
 
-FORMAT = "Hugging Face config.json"
 KEYS = "hugging_face"
 # Keys without which a file describes no model; a class default for any of them is noted.
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
@@ -90,7 +89,7 @@ def translate(content: dict[str, Any], where: str) -> Read:
     read = _language_model(hugging_face_vision.language_model(content, where), where)
     model = read.content["model"]
     vision, notes, unsaid = hugging_face_vision.vision(content, where, model["hidden_size"])
-    return Read({"model": model | {"vision": vision}}, (*read.notes, *notes), FORMAT, read.unsaid | unsaid)
+    return Read({"model": model | {"vision": vision}}, (*read.notes, *notes), unsaid=read.unsaid | unsaid)
 
 
 def _language_model(content: dict[str, Any], where: str) -> Read:
@@ -112,7 +111,7 @@ def _language_model(content: dict[str, Any], where: str) -> Read:
         config.notes.append(f"not in the file, so as in transformers' class: {', '.join(absent)}")
     _note_the_rest(config)
     unsaid = {"model.sequence_length": f"{where} says no sequence length"}
-    return Read({"model": model}, tuple(config.notes), FORMAT, unsaid)
+    return Read({"model": model}, tuple(config.notes), unsaid=unsaid)
 
 
 def _model_type(fields: Fields) -> str:

@@ -19,7 +19,6 @@ from predictor.formats.fsdp_stack import STATES_16
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.litgpt.model import fields_of, model_section
 
-FORMAT = "litgpt YAML"
 FAMILY = "litgpt"
 KEYS = "litgpt"
 PRECISIONS = {
@@ -83,7 +82,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     tokens = train.values.get("max_tokens")
     if isinstance(tokens, int) and not tunes:
         content["budget"] = {"train_tokens": tokens}
-    return Read(content, tuple(notes), FORMAT, unsaid)
+    return Read(content, tuple(notes), unsaid=unsaid)
 
 
 def _config(whole: Fields) -> Fields:

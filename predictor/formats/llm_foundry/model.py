@@ -44,6 +44,10 @@ class Named(Fields):
             return None
         return value
 
+    def open(self) -> list[str]:
+        """Return the keys whose values come from outside the file."""
+        return [self.written(key) for key, value in self.values.items() if isinstance(value, str) and is_unknown(value)]
+
     def part(self, key: str) -> Named:
         """Return a section, empty where it is absent; always the same one."""
         if key not in self.parts:

@@ -9,18 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from predictor.core.base.errors import ConfigError, nearest
+from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.hub_models import preset_of
 from predictor.formats.interpolation import filled
-from predictor.formats.known_keys import known_keys
+from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.llm_foundry.model import Named, mpt
-from predictor.formats.shell.words import is_unknown, shown
+from predictor.formats.shell.words import is_unknown
 
-FORMAT = "LLM Foundry YAML"
 FAMILY = "llm-foundry"
 KEYS = "llm_foundry"
 MPT = ("mpt_causal_lm", "mosaic_gpt")
@@ -83,7 +82,8 @@ def read(path: Path) -> Read:
     parallelism = problems.part(nothing(), _fsdp, fields.part("fsdp_config"), training)
     _optimizer(fields.part("optimizer"))
     _packing(fields, notes)
-    _rest(fields, model, notes)
+    holders = (fields, model, fields.part("fsdp_config"))
+    notes += rest(known_keys(KEYS), "LLM Foundry", holders, [key for holder in holders for key in holder.open()])
     parallelism |= {"data_parallel_size": gpus} if gpus else {}
     problems.check()
     sections = {
@@ -91,7 +91,7 @@ def read(path: Path) -> Read:
         "parallelism": parallelism,
         "training": training | {"framework": FAMILY},
     }
-    return Read(sections, tuple(notes), FORMAT, unsaid)
+    return Read(sections, tuple(notes), unsaid=unsaid)
 
 
 def _hub(model: Fields, unsaid: dict[str, str], notes: list[str]) -> dict[str, Any]:
@@ -208,20 +208,3 @@ def _packing(fields: Named, notes: list[str]) -> None:
         )
     elif loader.values.get("name") == "finetuning":
         notes.append(f"{fields.where}: samples are predicted as long as max_seq_len; set training.mean_sequence_length")
-
-
-def _rest(fields: Named, model: Fields, notes: list[str]) -> None:
-    """Note keys that a prediction leaves out, and record those that are not known."""
-    known = known_keys(KEYS)
-    for holder in (fields, model, fields.part("fsdp_config")):
-        for key in holder.unused():
-            full, value = f"{holder.prefix}{key}", holder.values[key]
-            if full in known.noted:
-                notes += [known.noted[full]] if value else []
-            elif full in known.refused:
-                if value:
-                    holder.broken(holder.error(key, known.refused[full]))
-            elif not known.is_irrelevant(full) and not (isinstance(value, str) and is_unknown(value)):
-                usual = sorted(known.irrelevant)
-                rule = f"it is not known here.{nearest(full, usual)} Remove it if it changes no cost"
-                holder.broken(ConfigError(f"{holder.where}: {full} is {shown(str(value))[:60]}; {rule}"))

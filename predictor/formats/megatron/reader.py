@@ -27,7 +27,6 @@ from predictor.formats.megatron.precision import fused_experts, low_precision
 from predictor.formats.megatron.programs import check_program, refuse_forks
 from predictor.formats.megatron.recompute import recomputation
 
-FORMAT = "Megatron-LM arguments"
 FAMILY = "megatron-lm"  # as predictor/core/step/published_runs.yaml spells it
 # Keys of ordinary attention that latent attention replaces.
 OF_HEADS = ("num_key_value_heads", "head_dim", "qk_norm")
@@ -146,7 +145,7 @@ def from_options(
         unsaid["parallelism.data_parallel_size"] = f"{where} {reason}"
     else:
         content["parallelism"] |= problems.part(dict[str, Any](), replicas, options, gpus // model_ranks)
-    return Read(content, (*notes, *options.rest()), FORMAT, unsaid | asked, later)
+    return Read(content, (*notes, *options.rest()), unsaid=unsaid | asked, derived=later)
 
 
 def _asked(options: Options, content: dict[str, dict[str, Any]]) -> dict[str, str]:

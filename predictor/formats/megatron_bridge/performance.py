@@ -24,7 +24,6 @@ from predictor.formats.megatron_bridge.options import precision, to_options
 from predictor.formats.rl.actor import asked, number
 from predictor.formats.shell.words import is_unknown
 
-FORMAT = "performance script of NVIDIA"
 KEYS = "performance"
 PROGRAMS = re.compile(
     r"scripts[./]performance[./](?:\w+[./])*(?:run_script|setup_experiment|(?:pretrain|finetune)_\w+)\b"
@@ -146,7 +145,7 @@ class _Command:
         if name is None:
             self.unsaid["model.num_layers"] = f"{where}: the model has no preset; give its config.json in from, or"
         notes = (*self.notes, *read.notes, *self.rest(length))
-        whole = Read(read.content, tuple(dict.fromkeys(notes)), FORMAT, read.unsaid, {})
+        whole = Read(read.content, tuple(dict.fromkeys(notes)), unsaid=read.unsaid)
         return asked(whole, self.unsaid)
 
     def size(self, key: str, question: str) -> int | None:

@@ -22,7 +22,6 @@ from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtitan.layout import LOOPED, SCHEDULES, V_SHAPED
 
-FORMAT = "NeMo AutoModel YAML"
 KEYS = "nemo_automodel"
 FAMILY = "transformers"
 STRATEGIES = {"fsdp2": "fsdp2", "ddp": "ddp", "megatron_fsdp": "megatron_fsdp", "FSDP2": "fsdp2", "DDP": "ddp"}
@@ -113,7 +112,7 @@ class _Run:
         self.notes += rest(known_keys(KEYS), "NeMo AutoModel", (self.fields, *self.sections), read)
         training["framework"] = FAMILY
         content = {"model": model, "parallelism": parallelism, "training": training}
-        return Read(content, tuple(self.notes), FORMAT, self.unsaid)
+        return Read(content, tuple(self.notes), unsaid=self.unsaid)
 
     def model_section(self) -> dict[str, Any]:
         """Return the section ``model``.

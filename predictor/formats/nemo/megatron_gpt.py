@@ -22,7 +22,6 @@ from predictor.formats.megatron.reader import from_options
 from predictor.formats.megatron_bridge.model import preset_section
 from predictor.formats.nemo.started import configuration
 
-FORMAT = "NeMo YAML"
 FAMILY = "nemo"
 KEYS = "nemo"
 MIB = 2**20
@@ -125,7 +124,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
             f"{path.name}: the model is in model.restore_from_path; take its config.json in front of this file "
             "(from: [config.json, nemo.yaml]), or"
         )
-    return Read(read.content, tuple(notes), FORMAT, read.unsaid, read.derived)
+    return Read(read.content, tuple(notes), unsaid=read.unsaid, derived=read.derived)
 
 
 def _runs(trainer: dict[str, Any], where: str, problems: list[str]) -> Fields:

@@ -27,7 +27,6 @@ from predictor.formats.nemo.scripts import from_python
 from predictor.formats.nemo.tree import KIND, of_yaml, part
 from predictor.formats.python_source.values import Record, Unknown
 
-FORMAT = "NeMo 2 recipe"
 FAMILY = "nemo"
 OVERLAP = "MegatronCommOverlapCallback"
 DEEP_EP = "DeepEPCallback"
@@ -130,7 +129,7 @@ class _Recipe:
                 "config.json in front of this file (from: [config.json, recipe.py]), or"
             )
         notes = tuple(dict.fromkeys((*self.notes, *read.notes)))
-        return Read(read.content, notes, FORMAT, read.unsaid, read.derived)
+        return Read(read.content, notes, unsaid=read.unsaid, derived=read.derived)
 
     def sections(self, data: dict[str, Any]) -> dict[str, dict[str, Any]]:
         """Return a recipe's settings by the sections that Megatron-Bridge has for them."""

@@ -19,7 +19,6 @@ from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.rl.actor import flattened, left_out, longest, megatron_update, number, tokens_to_samples
 
-FORMAT = "NeMo RL YAML"
 KEYS = "nemo_rl"
 ALGORITHMS = ("grpo", "dpo", "sft", "rm", "distillation", "ppo")
 PAIRS = ("dpo", "rm")  # of which a sample is two sequences
@@ -101,7 +100,7 @@ class _Run:
             read = self.of_torch(model, batch, gpus)
         self.beside()
         notes = tuple(dict.fromkeys((*self.notes, *read.notes)))
-        return Read(read.content, notes, FORMAT, {**read.unsaid, **self.unsaid}, read.derived)
+        return Read(read.content, notes, unsaid={**read.unsaid, **self.unsaid}, derived=read.derived)
 
     def batch(self, length: int) -> dict[str, Any]:
         """Return the sequences of an update, and those of a micro-batch."""
@@ -165,7 +164,7 @@ class _Run:
         training |= self.problems.part(dict[str, Any](), self.adapters, section.section("lora_cfg"))
         model |= {"loss": "torch" if tp == 1 else "vocabulary_parallel"}
         self.notes += rest(known_keys(KEYS), "NeMo RL", (section, self.policy))
-        return Read({"model": model, "parallelism": keys, "training": training}, (), FORMAT)
+        return Read({"model": model, "parallelism": keys, "training": training}, ())
 
     def of_megatron(self, model: dict[str, Any], batch: dict[str, Any], gpus: tuple[int | None, bool]) -> Read:
         """Return an update that Megatron-core runs."""

@@ -22,7 +22,6 @@ from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.rl.actor import asked, left_out, longest, number, tokens_to_samples
 from predictor.formats.shell.words import is_unknown
 
-FORMAT = "OpenRLHF command line"
 KEYS = "openrlhf"
 PROGRAMS = re.compile(r"\bopenrlhf\.cli\.train_\w+|\btrain_(?:sft|dpo|rm|kto|ppo|ppo_ray|kd|prm)(?:\.py)?$")
 PAIRS = ("dpo", "rm")  # programs of which a sample is two sequences
@@ -123,7 +122,7 @@ class _Command:
         content = {"model": model | {"sequence_length": length, "loss": loss}} | read.content
         left = {key: why for key, why in read.unsaid.items() if key.startswith("model.")}
         notes = (*self.notes, *read.notes, *self.rest())
-        return asked(Read(content, tuple(dict.fromkeys(notes)), FORMAT, left, read.derived), self.unsaid)
+        return asked(Read(content, tuple(dict.fromkeys(notes)), unsaid=left, derived=read.derived), self.unsaid)
 
     def sharded(self, written: dict[str, Any]) -> Read:
         """Return the command as torch's FSDP2 runs it: weights and gradients in fp32, cast for products."""
@@ -141,7 +140,7 @@ class _Command:
             "framework": "transformers",
             "recompute_stops_early": True,
         }
-        return Read({"parallelism": keys, "training": training}, (), FORMAT)
+        return Read({"parallelism": keys, "training": training}, ())
 
     def length(self) -> int:
         """Return the tokens of the longest sample."""

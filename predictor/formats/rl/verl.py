@@ -22,7 +22,6 @@ from predictor.formats.rl.actor import asked, flattened, left_out, longest, mega
 from predictor.formats.shell.words import is_unknown
 from predictor.formats.source import YAML, Source
 
-FORMAT = "verl run"
 KEYS = "verl"
 PROGRAMS = re.compile(r"\bmain_\w*ppo\b|\bverl\.trainer\.\w+|\brecipe\.\w+\.main\w*|\bmain_dapo\b|\bsft_trainer\w*\b")
 NO_TRAINING = re.compile(r"main_(?:generation|eval|filter)\w*$")
@@ -111,7 +110,7 @@ class _Run:
         read = self.of_megatron(model, batch, gpus) if strategy == MEGATRON else self.of_fsdp(model, batch, gpus)
         read.content["training"] |= self.problems.part(dict[str, Any](), self.adapters)
         notes = tuple(dict.fromkeys((*self.notes, *read.notes, *self.rest())))
-        return asked(Read(read.content, notes, FORMAT, read.unsaid, read.derived), self.unsaid)
+        return asked(Read(read.content, notes, unsaid=read.unsaid, derived=read.derived), self.unsaid)
 
     def optimizer(self) -> None:
         """Refuse an optimizer other than Adam."""
@@ -216,7 +215,7 @@ class _Run:
         fused = fields.get(f"{self.model_prefix}use_fused_kernels") in (True, "True", "true")
         liger = fields.get(f"{self.model_prefix}use_liger") in (True, "True", "true")
         loss = {"loss": "fused" if fused or liger else "torch"}
-        return Read({"model": model | loss, "parallelism": keys, "training": training}, (), FORMAT)
+        return Read({"model": model | loss, "parallelism": keys, "training": training}, ())
 
     def of_megatron(self, model: dict[str, Any], batch: dict[str, Any], gpus: tuple[int | None, bool]) -> Read:
         """Return an update that Megatron-core runs."""

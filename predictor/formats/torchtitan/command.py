@@ -20,7 +20,6 @@ from predictor.formats.shell.words import as_written, is_unknown
 from predictor.formats.torchtitan.reader import from_job
 from predictor.formats.torchtitan.recipes import job_of
 
-FORMAT = "torchtitan command line"
 STARTS = re.compile(r"torchtitan[./](?:train|experiments)\b|\brun_train\.sh\b|\btorchtitan/train\.py\b")
 # A word of the command before what it changes: « CONFIG_FILE=… NGPU=8 ./run_train.sh … ».
 BEFORE = re.compile(r"\b(CONFIG_FILE|MODULE|CONFIG|NGPU|NNODES)=[\"']?([^\s\"']+)")
@@ -62,7 +61,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
             sections[section] = {}
         _put(sections[section], name.split("."), value.split(",") if key in LISTS and isinstance(value, str) else value)
     gpus = num_gpus or _gpus(given, named, script)
-    return from_job(Fields(sections, where, problems=problems.lines), problems, gpus, FORMAT, notes)
+    return from_job(Fields(sections, where, problems=problems.lines), problems, gpus, notes)
 
 
 def _put(holder: dict[str, Any], steps: list[str], value: Any) -> None:

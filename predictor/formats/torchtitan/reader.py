@@ -18,9 +18,8 @@ from predictor.formats.torchtitan.flavors import model_of, presets, sizes
 from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
 from predictor.formats.torchtitan.precision import low_precision
 
-__all__ = ["DISPATCHERS", "FORMAT", "PRESETS", "from_job", "read"]
+__all__ = ["DISPATCHERS", "PRESETS", "from_job", "read"]
 
-FORMAT = "torchtitan TOML"
 FAMILY = "torchtitan"  # as predictor/core/step/published_runs.yaml spells it
 KEYS = "torchtitan"
 SECTIONS = ("activation_checkpoint", "compile", "model", "optimizer", "parallelism", "training")
@@ -61,17 +60,16 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     """
     job, problems = _load(path), Problems()
     job.problems = problems.lines
-    return from_job(job, problems, num_gpus, FORMAT, [])
+    return from_job(job, problems, num_gpus, [])
 
 
-def from_job(job: Fields, problems: Problems, num_gpus: int | None, name: str, notes: list[str]) -> Read:
+def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[str]) -> Read:
     """Return what the sections of a job say.
 
     Args:
         job: the sections by name, which share the record of problems.
         problems: what is wrong.
         num_gpus: GPUs of the run.
-        name: of the file's format.
         notes: notes so far.
 
     Raises:
@@ -108,7 +106,7 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, name: str, n
     notes += rest(known_keys(KEYS), "torchtitan", [*sections.values(), *others], READ_ELSEWHERE)
     problems.check()
     content = {"model": model, "parallelism": parallelism, "training": training}
-    return Read(content, tuple(notes), name, unsaid)
+    return Read(content, tuple(notes), unsaid=unsaid)
 
 
 def _graphs(training: Fields) -> dict[str, bool]:

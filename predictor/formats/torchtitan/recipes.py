@@ -23,7 +23,6 @@ from predictor.formats.python_source.values import Record, Unknown, is_open
 from predictor.formats.torchtitan.flavors import flavors
 from predictor.formats.torchtitan.reader import from_job
 
-FORMAT = "torchtitan configuration in Python"
 EXTERNAL = frozenset({"model_registry", "default_adamw"})
 # Whose runs are pre-training; others generate text, train towers or recover from faults as well.
 CONTAINERS = re.compile(r"(?:.*\.)?(?:Trainer\.Config|JobConfig)")
@@ -57,7 +56,7 @@ def read(path: Path, function: str | None = None, num_gpus: int | None = None) -
     """
     problems, notes = Problems(), list[str]()
     sections, where = job_of(path, function, problems, notes)
-    return from_job(Fields(sections, where, problems=problems.lines), problems, num_gpus, FORMAT, notes)
+    return from_job(Fields(sections, where, problems=problems.lines), problems, num_gpus, notes)
 
 
 def job_of(path: Path, function: str | None, problems: Problems, notes: list[str]) -> tuple[dict[str, Any], str]:

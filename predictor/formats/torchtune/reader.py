@@ -19,7 +19,6 @@ from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtune.models import model_section
 
-FORMAT = "torchtune YAML"
 KEYS = "torchtune"
 SECTIONS = ("model", "tokenizer", "dataset", "optimizer", "loss", "fsdp")
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
@@ -87,7 +86,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     problems.lines += _of_other_recipes(fields)
     notes += rest(known_keys(KEYS), "torchtune", [fields, *sections.values()], SECTIONS)
     problems.check()
-    return Read({"model": model, "parallelism": parallelism, "training": training}, tuple(notes), FORMAT, unsaid)
+    return Read({"model": model, "parallelism": parallelism, "training": training}, tuple(notes), unsaid=unsaid)
 
 
 def _samples(fields: Fields, sections: dict[str, Fields], notes: list[str], unsaid: dict[str, str]) -> dict[str, Any]:

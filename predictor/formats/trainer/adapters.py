@@ -22,7 +22,6 @@ from predictor.formats.megatron_bridge.tuning import present
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.models import model_of
 
-FORMAT = "PEFT adapter_config.json"
 ALL = ("all-linear", "all")
 # A module of transformers' models by the linear layer of ours, in the order of ours.
 MODULES = {
@@ -208,4 +207,4 @@ def read(path: Path) -> Read:
         "parallelism.data_parallel_size": f"{path.name} says no number of GPUs",
     }
     content = {"model": model, "training": {"lora": lora, "framework": framework}}
-    return Read(content, (*arguments.notes, *notes), FORMAT, unsaid)
+    return Read(content, (*arguments.notes, *notes), unsaid=unsaid)

@@ -21,7 +21,6 @@ from predictor.formats.shell.words import is_unknown, unknown
 from predictor.formats.trainer import reader
 from predictor.formats.trainer.layout import Launch
 
-FORMAT = "Hugging Face Trainer program"
 CONFIGS = ("SFTConfig", "TrainingArguments", "Seq2SeqTrainingArguments")
 TRAINERS = ("SFTTrainer", "Trainer", "Seq2SeqTrainer")
 # Keywords of other calls, by the arguments of a Trainer that they are.
@@ -198,7 +197,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     )
     guesses = ", ".join(f"{name} {value}" for name, value in program.guessed.items())
     notes = (f"{path.name}: arguments of the program have their defaults: {guesses}",) if guesses else ()
-    return Read(read.content, (*notes, *read.notes), FORMAT, read.unsaid, read.derived)
+    return Read(read.content, (*notes, *read.notes), unsaid=read.unsaid, derived=read.derived)
 
 
 def _name(call: ast.Call) -> str:

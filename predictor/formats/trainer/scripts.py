@@ -26,7 +26,6 @@ from predictor.formats.shell.words import UNKNOWN, as_written, is_unknown
 from predictor.formats.trainer import axolotl, llama_factory, reader, swift
 from predictor.formats.trainer.layout import Launch, beside
 
-FORMAT = "Hugging Face Trainer command"
 TRAINER_COMMAND = re.compile(
     r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli\s+train\b|"
     r"\baxolotl(?:\.cli\.|\s+)train\b|(?:^|\s)trl\s+sft\b|(?:^|[\s/])swift\s+(?:sft|pt|rlhf)\b|"

@@ -179,9 +179,12 @@ REFUSED = [
     (MICRO | {"zero_optimization": True}, "zero_optimization is True; expected keys and values"),
     (
         MICRO | {"train_batch": 3},
-        "train_batch is not a key of DeepSpeed that is known here. Did you mean train_batch_size?",
+        "train_batch is 3; of DeepSpeed it is not known here. Did you mean train_batch_size?",
     ),
-    (MICRO | {"zero_optimization": {"overlap_com": True}}, "zero_optimization.overlap_com is not a key of DeepSpeed"),
+    (
+        MICRO | {"zero_optimization": {"overlap_com": True}},
+        "zero_optimization.overlap_com is True; of DeepSpeed it is not known here.",
+    ),
     ({}, "train_batch_size or train_micro_batch_size_per_gpu must be given"),
     ({"train_batch_size": 0}, "train_batch_size is 0; expected at least 1"),
     (
@@ -242,12 +245,16 @@ def test_bucket_of_a_trainer_is_the_square_of_the_hidden_size(tmp_path: Path) ->
 
 
 def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
-    values: dict[str, Any] = MICRO | {"optimizer": {"type": "Lion"}, "elasticity": {"enabled": True}, "unheard_of": 1}
+    values: dict[str, Any] = MICRO | {
+        "optimizer": {"type": "Lion"},
+        "elasticity": {"enabled": True},
+        "unheard_of_size": 1,
+    }
     with pytest.raises(ConfigError) as caught:
         found(tmp_path, **values, zero_optimization={"stage": 4, "offload_param": {"device": "cpu"}})
     lines = str(caught.value).splitlines()
     assert lines[0] == "5 problems:"
-    for words in ("only Adam", "elasticity", "unheard_of", "expected 0, 1, 2 or 3", "offload_param"):
+    for words in ("only Adam", "elasticity", "unheard_of_size", "expected 0, 1, 2 or 3", "offload_param"):
         assert sum(words in line for line in lines) == 1
 
 

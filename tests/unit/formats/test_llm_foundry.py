@@ -12,7 +12,6 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.merging import merged
 from predictor.core.schema.read import Read
 from predictor.formats import detect, read_any
-from predictor.formats.llm_foundry import reader as llm_foundry
 from tests.unit.examples import model_of
 
 BASE: dict[str, Any] = {
@@ -46,7 +45,7 @@ BASE: dict[str, Any] = {
 def found(tmp_path: Path, changes: dict[str, Any] | None = None) -> Read:
     path = tmp_path / "train.yaml"
     path.write_text(yaml.safe_dump(merged(BASE, changes or {})), encoding="utf-8")
-    assert detect(path) == llm_foundry.FORMAT
+    assert detect(path) == "LLM Foundry YAML"
     return read_any(path)
 
 
@@ -138,7 +137,7 @@ def test_settings(changes: dict[str, Any], section: str, key: str, value: Any, t
         ({"model": {"name": "hf_t5"}}, "only decoders are read"),
         ({"optimizer": {"name": "decoupled_lionw"}}, "only Adam is modelled"),
         ({"fsdp_config": {"activation_cpu_offload": True}}, "offloading is not modelled"),
-        ({"model": {"unheard_of": 1}}, r"model\.unheard_of is 1; it is not known here"),
+        ({"model": {"unheard_of_size": 1}}, r"model\.unheard_of_size is 1; of LLM Foundry it is not known here"),
         ({"model": {"d_model": "${oc.env:WIDTH}"}}, r"model\.d_model is .* which comes from outside"),
         ({"global_train_batch_size": None}, "global_train_batch_size is missing"),
         ({"tp_config": {"strategy": "ffn"}}, r"parallelism\.tensor_parallel_size"),

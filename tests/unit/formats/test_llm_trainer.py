@@ -17,6 +17,7 @@ from predictor import predict
 from predictor.core.base.errors import ConfigError, MissingKeyError
 from predictor.core.plan.loading import prepare
 from predictor.core.plan.to_run import to_run
+from predictor.core.schema.input_kind import LLM_TRAINER_FORMAT
 from predictor.core.schema.sections import validate
 from predictor.formats import FORMATS, detect, llm_trainer, read_any
 from predictor.formats.known_keys import known_keys
@@ -158,8 +159,8 @@ def test_without_a_world_size_one_replica_is_predicted() -> None:
 def test_a_file_is_told_by_its_content_and_predicted_as_it_is(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"train{suffix}"
     path.write_text(yaml.safe_dump(example()) if suffix == ".yaml" else json.dumps(example()), encoding="utf-8")
-    assert detect(path) == llm_trainer.FORMAT
-    assert llm_trainer.FORMAT in FORMATS
+    assert detect(path) == LLM_TRAINER_FORMAT
+    assert LLM_TRAINER_FORMAT in FORMATS
     assert read_any(path).content == translated()
     assert predict(path).step == predict(translated()).step
 

@@ -11,7 +11,6 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.read import Read
 from predictor.formats import read_any
 from predictor.formats.nemo.models import preset_of_class
-from predictor.formats.nemo.recipe import FORMAT
 
 HEAD = """\
 import nemo_run as run
@@ -76,7 +75,7 @@ def found(tmp_path: Path, body: str = "", arguments: str = "") -> Read:
 
 def test_recipe_of_nemo_is_known_without_its_code(tmp_path: Path) -> None:
     read = found(tmp_path)
-    assert read.format == FORMAT
+    assert read.format == "NeMo 2 recipe"
     assert read.content["model"]["preset"] == "llama3-8b"
     layout, training = read.content["parallelism"], read.content["training"]
     assert (layout["context_parallel_size"], layout["data_parallel_size"], layout["zero_stage"]) == (2, 16, 1)

@@ -19,24 +19,20 @@ from predictor.core.schema.presets import preset
 from predictor.core.schema.sections import TrainingSection, validate
 from predictor.core.workload.run import TrainingRun
 from predictor.formats import FORMATS, Read, detect, read_any
-from predictor.formats.deepspeed import reader as deepspeed
-from predictor.formats.hugging_face import reader as hugging_face
 from predictor.formats.known_keys import FOLDER, known_keys
-from predictor.formats.megatron import reader as megatron
-from predictor.formats.torchtitan import reader as torchtitan
 from tests.unit.examples import model_of
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "readers"
 FILES = {
-    "hugging_face/llama3.1-8b.json": hugging_face.FORMAT,
-    "megatron/gpt3_175b.sh": megatron.FORMAT,
-    "megatron/llama3_8b.args": megatron.FORMAT,
-    "megatron/mixtral_8x7b.yaml": megatron.FORMAT,
-    "deepspeed/zero1.json": deepspeed.FORMAT,
-    "deepspeed/zero3.json": deepspeed.FORMAT,
-    "deepspeed/trainer.json": deepspeed.FORMAT,
-    "torchtitan/llama3_70b.toml": torchtitan.FORMAT,
-    "torchtitan/qwen3_pipeline.toml": torchtitan.FORMAT,
+    "hugging_face/llama3.1-8b.json": "Hugging Face config.json",
+    "megatron/gpt3_175b.sh": "Megatron-LM arguments",
+    "megatron/llama3_8b.args": "Megatron-LM arguments",
+    "megatron/mixtral_8x7b.yaml": "Megatron-LM arguments",
+    "deepspeed/zero1.json": "DeepSpeed JSON",
+    "deepspeed/zero3.json": "DeepSpeed JSON",
+    "deepspeed/trainer.json": "DeepSpeed JSON",
+    "torchtitan/llama3_70b.toml": "torchtitan TOML",
+    "torchtitan/qwen3_pipeline.toml": "torchtitan TOML",
 }
 
 
