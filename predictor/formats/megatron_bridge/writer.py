@@ -1,6 +1,6 @@
 """Write a configuration as a recipe of Megatron-Bridge: a Python function that returns a ConfigContainer.
 
-Its keys are the arguments of Megatron-LM under other names, so that the rules of Megatron-core (releases.py) hold it too.
+Its keys are the arguments of Megatron-LM under other names, so the rules of Megatron-core (releases.py) hold for it.
 Source of names: NVIDIA-NeMo/Megatron-Bridge 0.3.1, src/megatron/bridge/recipes and training/config.py, which runs on
 Megatron-core 0.15 and 0.16.
 """
@@ -66,6 +66,7 @@ ELSEWHERE = frozenset(
     | {"attention-backend", "group-query-attention", "max-position-embeddings", "swiglu", "quick-geglu", "squared-relu"}
     | {"vocab-size", "cross-entropy-loss-fusion", "no-bias-swiglu-fusion", "no-bias-gelu-fusion"}
 )
+CHUNKS = "num-virtual-stages-per-pipeline-rank"
 REUSED = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
 APART = ("mixed_precision", "optimizer", "comm_overlap")
 LISTS = ("recompute-modules", "cuda-graph-scope")
@@ -132,12 +133,11 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
     check([*model, *parallel, *training], series)
     sizes, layout = arguments(model), arguments([*parallel, *training])
     hub = hub_name(config.model)
-    _refuse_overlap(layout)
     built, settings = _of_hub(hub, config.model, sizes) if hub is not None else _of_sizes(config.model, sizes)
-    settings |= (
-        _settings(layout, config.model) | _switches(config.model, {**sizes, **layout}) | _precision(config, layout)
-    )
-    settings |= _optimizer(layout)
+    settings |= _settings(layout, config.model) | _switches(config.model, {**sizes, **layout})
+    settings |= _precision(config, layout) | _optimizer(layout)
+    if "--pipeline-model-parallel-layout" in layout and config.parallelism.virtual_pipeline_parallel_size > 1:
+        settings[_key(CHUNKS)] = str(config.parallelism.virtual_pipeline_parallel_size)
     lines = [f"    cfg.{key} = {value}" for key, value in settings.items()]
     text = "\n".join([built, *lines, "_pretrain_common ConfigContainer forward_step pretrain"])
     per_node = min(num_gpus, gpus_per_node)
@@ -158,7 +158,8 @@ def _refuse(config: RunConfig) -> None:
     Raises:
         ConfigError: there is such a thing.
     """
-    model, training = config.model, config.training
+    model, training, parallel = config.model, config.training, config.parallelism
+    is_whole = parallel.pipeline_parallel_size > 1 and parallel.virtual_pipeline_parallel_size == 1
     refused = {
         f"model.attention is {model.attention}; Megatron-Bridge's models have Transformer Engine's, flash": (
             model.attention != Attention.FLASH
@@ -172,25 +173,13 @@ def _refuse(config: RunConfig) -> None:
         f"training.precision is {training.precision}; recipes of Megatron-Bridge are written in bf16 and fp16": (
             training.precision not in ("bf16", "fp16")
         ),
+        # training/comm_overlap.py, _get_model_comm_overlap_cfgs
+        "parallelism.overlap_expert_parallel is true; in a pipeline Megatron-Bridge has it beside "
+        "virtual_pipeline_parallel_size above 1 only": parallel.overlap_expert_parallel and is_whole,
     }
     for line, is_so in refused.items():
         if is_so:
             raise ConfigError(line)
-
-
-def _refuse_overlap(layout: Arguments) -> None:
-    """Refuse expert traffic beside computing in a pipeline of whole stages: training/comm_overlap.py, setup.
-
-    Raises:
-        ConfigError: it is asked for.
-    """
-    stages = int(layout["--pipeline-model-parallel-size"][0])
-    chunks = {"--num-virtual-stages-per-pipeline-rank", "--pipeline-model-parallel-layout"} & layout.keys()
-    if "--overlap-moe-expert-parallel-comm" in layout and stages > 1 and not chunks:
-        raise ConfigError(
-            "parallelism.overlap_expert_parallel is true; in a pipeline Megatron-Bridge has it with "
-            "virtual_pipeline_parallel_size above 1 only"
-        )
 
 
 def hub_name(model: ModelSection) -> str | None:
@@ -282,6 +271,8 @@ def _switches(model: ModelSection, given: Arguments) -> dict[str, str]:
         found.pop("model.bias_activation_fusion")
     if not model.rotary_fraction:
         found.pop("model.apply_rope_fusion")
+    if "--no-check-for-nan-in-loss-and-grad" in given:
+        found["ddp.check_for_nan_in_grad"] = "False"
     found["model.cross_entropy_loss_fusion"] = str("--cross-entropy-loss-fusion" in given)
     for name in ("use-distributed-optimizer", "overlap-grad-reduce", "overlap-param-gather"):
         found[f"ddp.{name.replace('-', '_')}"] = str(f"--{name}" in given)
