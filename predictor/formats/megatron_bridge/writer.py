@@ -205,6 +205,7 @@ def _shape(model: ModelSection) -> dict[str, Any]:
 def _of_hub(hub: str, model: ModelSection, sizes: Arguments) -> tuple[str, dict[str, str]]:
     """Return a model of the hub, and the keys that its preset does not settle."""
     keys = {"seq_length": model.sequence_length, "mtp_num_layers": model.num_mtp_layers or None}
+    keys |= {} if model.moe is None else {"num_moe_experts": model.moe.num_experts}
     built = f'AutoBridge.from_hf_pretrained("{hub}").to_megatron_provider(load_weights=False)'
     found = {f"model.{key}": repr(value) for key, value in keys.items()} | _data(model)
     if implementation := sizes.get("--cross-entropy-fusion-impl"):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from predictor.core.base.errors import ConfigError
+from predictor.core.schema.merging import merged
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.presets import preset
 from predictor.formats.megatron_bridge.writer import hub_name
@@ -18,14 +19,14 @@ from predictor.layout_search.rank import plans
 from predictor.layout_search.space import Degrees
 
 
-def configuration(degrees: Degrees, model: str = "llama3-8b", **changes: dict[str, Any]) -> dict[str, Any]:
-    """Return a layout of a search for Megatron-Bridge on 64 GPUs, with changes."""
+def configuration(degrees: Degrees, preset: str = "llama3-8b", **changes: Any) -> dict[str, Any]:
+    """Return a layout of a search for Megatron-Bridge, with changes."""
     gpus = degrees.tensor * degrees.pipeline * degrees.context * degrees.data
-    question = SearchQuestion(model, gpus, system="H100", global_batch_size=128, framework="megatron-bridge")
+    system = "B200" if changes.get("training", {}).get("gemm_recipe") in ("mxfp8", "nvfp4") else "H100"
+    question = SearchQuestion(preset, gpus, system=system, global_batch_size=128, framework="megatron-bridge")
     problem = search_problem(question)
     plan = next(plan for plan in plans(problem.space) if plan.degrees == degrees and plan.zero_stage == 1)
-    content = configuration_of(problem.space, plan, problem.content)
-    return {**content, **{section: {**content[section], **keys} for section, keys in changes.items()}}
+    return merged(configuration_of(problem.space, plan, problem.content), changes)
 
 
 ALONE = Degrees(1, 1, 1, 64, 1)
@@ -61,7 +62,7 @@ ALONE = Degrees(1, 1, 1, 64, 1)
             (
                 "cfg.model.cuda_graph_scope = ['full_iteration']",
                 "check_for_nan_in_loss = False",
-                "te_rng_tracker = True",
+                "check_for_nan_in_grad = False",
             ),
         ),
         ({"training": {"cuda_graphs": ["attn"]}}, ("cfg.rng.te_rng_tracker = True",)),
@@ -71,10 +72,48 @@ ALONE = Degrees(1, 1, 1, 64, 1)
         ({"model": {"loss": "vocabulary_parallel"}}, ("cfg.model.cross_entropy_loss_fusion = False",)),
         ({"model": {"sliding_window": 1024}}, ("        window_size=(1023, 0),", "cfg.tokenizer.vocab_size = 128255")),
         ({"model": {"activation": "geglu", "biases": "qkv"}}, ("activation_func=quick_gelu", "add_qkv_bias=True")),
-        ({"model": {"rotary_layers": [True, True, True, False]}}, ("no_rope_freq=[0] * 3 + [1] * 1 + [0] * 3",)),
         ({"model": {"fused_side_kernels": False}}, ("cfg.model.bias_dropout_fusion = False",)),
     ],
 )
 def test_what_no_search_sets_is_written_too(changes: dict[str, Any], lines: tuple[str, ...]) -> None:
     text = written(configuration(ALONE, **changes), "megatron-bridge", Path.cwd())
     assert [line for line in lines if line not in text] == []
+
+
+def test_models_that_autobridge_converts_are_named_and_others_have_sizes() -> None:
+    def hub(name: str, **changes: Any) -> str | None:
+        return hub_name(ModelSection.model_validate({**preset(name), **changes}))
+
+    assert hub("llama3-8b") == "meta-llama/Meta-Llama-3-8B"
+    assert hub("llama3-8b", sequence_length=2048, normalization="fused_rms_norm") == "meta-llama/Meta-Llama-3-8B"
+    assert hub("qwen3-30b-a3b") == "Qwen/Qwen3-30B-A3B"
+    assert hub("llama3-8b", num_layers=31) is None
+    assert hub("llama3-8b", normalization="layer_norm") is None
+    assert hub("mixtral-8x7b") is None  # of which AutoBridge has no bridge
+    assert hub("gpt3-175b") is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"normalization": "rms_norm"}}, "Megatron-Bridge's models have fused_rms_norm or layer_norm"),
+        ({"model": {"attention": "unfused"}}, "model.attention is unfused; Megatron-Bridge's models have Transformer"),
+        ({"training": {"recompute": "per_op"}}, "training.recompute is per_op"),
+        ({"parallelism": {"zero_stage": 3}}, "parallelism.zero_stage is 3"),
+        ({"training": {"partition_activations": True, "recompute": "full"}}, "core 0.16.1 does not start so"),
+    ],
+)
+def test_what_a_recipe_cannot_say_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        written(configuration(ALONE, **changes), "megatron-bridge", Path.cwd())
+    assert message in str(caught.value)
+
+
+def test_a_hybrid_and_expert_traffic_beside_whole_stages_are_refused() -> None:
+    with pytest.raises(ConfigError, match="Megatron-Bridge's hybrids are not written"):
+        written(configuration(Degrees(1, 1, 1, 8, 1), "nemotron-h-8b"), "megatron-bridge", Path.cwd())
+    content = configuration(Degrees(1, 1, 2, 32, 8), "mixtral-8x7b")
+    layout = {"overlap_expert_parallel": True, "virtual_pipeline_parallel_size": 1, "schedule": "1f1b"}
+    content = merged(content, {"parallelism": layout})
+    with pytest.raises(ConfigError, match="virtual_pipeline_parallel_size above 1 only"):
+        written(content, "megatron-bridge", Path.cwd())
