@@ -187,7 +187,7 @@ def hub_name(model: ModelSection) -> str | None:
     own = _shape(model)
     for name in preset_names():
         known = find_preset(name)
-        named = re.findall(r"[\w-]+/[\w.-]*\w", known.source)
+        named: list[str] = re.findall(r"[\w-]+/[\w.-]*\w", known.source)
         hub = next((each for each in named if BRIDGED.match(each) and preset_of(each) == name), None)
         if hub is not None and known.model["hidden_size"] == model.hidden_size:
             sized = {**known.model, "sequence_length": model.sequence_length}
