@@ -24,6 +24,7 @@ from predictor.formats.gpt_neox import writer as gpt_neox
 from predictor.formats.launch_job import launch_job
 from predictor.formats.megatron import writer as megatron
 from predictor.formats.megatron.releases import releases
+from predictor.formats.megatron_bridge import writer as megatron_bridge
 from predictor.formats.torchtitan import writer as torchtitan
 from predictor.formats.trainer import writer as trainer
 
@@ -70,6 +71,7 @@ WRITERS = {
     "megatron": Writer("Megatron-LM", megatron.write, {str(series): ".sh" for series in releases()}),
     "torchtitan": Writer("torchtitan", torchtitan.write, {torchtitan.TOML: ".toml", "0.3": ".py"}),
     "deepspeed": Writer("DeepSpeed", deepspeed.write, {"": ".json"}, beside=deepspeed.BESIDE),
+    "megatron-bridge": Writer("Megatron-Bridge", megatron_bridge.write, dict.fromkeys(megatron_bridge.CORES, ".py")),
     "gpt-neox": Writer("GPT-NeoX", gpt_neox.write, {"": ".yml"}),
     "transformers": Writer("a Hugging Face Trainer", trainer.write, {"": ".sh"}),
 }
@@ -80,7 +82,7 @@ def written(content: dict[str, Any], framework: str, base: Path, version: str | 
 
     Args:
         content: a full-form configuration.
-        framework: megatron, torchtitan, deepspeed, gpt-neox or transformers.
+        framework: megatron, megatron-bridge, torchtitan, deepspeed, gpt-neox or transformers.
         base: folder that paths in the configuration are relative to.
         version: of the framework; the newest that is known without one.
 

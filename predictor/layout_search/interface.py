@@ -238,8 +238,8 @@ def search(
         global_batch_size: samples per step; required where the model does not say.
         global_batch_tokens: the same in tokens, a multiple of the sequence length.
         system: a name, a folder, or what ``load_system`` returns; required where the model does not say.
-        framework: megatron, torchtitan, deepspeed, gpt-neox or transformers: only layouts that it runs, as it
-            runs them.
+        framework: only layouts that it runs, as it runs them: megatron, megatron-bridge, torchtitan, deepspeed,
+            gpt-neox or transformers.
         sequence_length: tokens per sample, instead of the model's.
         precision: of activations: fp16, bf16 or fp32.
         memory_gib: memory of one GPU in GiB, instead of the system's.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -153,7 +153,7 @@ class FrameworkRules:
         Their outputs are dropped and computed again by element-wise kernels and small products. Source of the choices:
         Megatron-Bridge scripts/performance/configs/deepseek/deepseek_workload_base_configs.py.
         """
-        if self.name != MEGATRON.name:
+        if self.name not in ON_MEGATRON_CORE:
             return ()
         up, act, mlp = RecomputeModule.MLA_UP_PROJECTION, RecomputeModule.MOE_ACTIVATION, RecomputeModule.MLP
         if model.latent_attention is None:
@@ -162,7 +162,7 @@ class FrameworkRules:
 
     def loss(self, tensor: int) -> Loss | None:
         """Return the kernel of the loss where it depends on the layout; None where it does not."""
-        if self.name in (MEGATRON.name, GPT_NEOX_ENGINE.name, TRAINER.name):
+        if self.name in (*ON_MEGATRON_CORE, GPT_NEOX_ENGINE.name, TRAINER.name):
             return None
         return Loss.TORCH if tensor == 1 else Loss.VOCABULARY_PARALLEL
 
@@ -252,6 +252,14 @@ MEGATRON = FrameworkRules(
     splits_biased_experts=False,
     offloads_optimizer=True,
 )
+MEGATRON_BRIDGE = replace(
+    MEGATRON,
+    name="megatron-bridge",
+    label="Megatron-Bridge",
+    software=Framework.MEGATRON_BRIDGE,
+    source=f"Megatron-Bridge src/megatron/bridge/training/config.py: the configuration classes of {MEGATRON.source}",
+)
+ON_MEGATRON_CORE = (MEGATRON.name, MEGATRON_BRIDGE.name)
 TORCHTITAN = FrameworkRules(
     name="torchtitan",
     label="torchtitan",
@@ -339,9 +347,9 @@ TRAINER = FrameworkRules(
 )
 # Those of which a search without a framework says whether they run a layout.
 RULES = {rules.name: rules for rules in (MEGATRON, TORCHTITAN, DEEPSPEED_ENGINE)}
-NAMES = (*RULES, GPT_NEOX_ENGINE.name, TRAINER.name)  # that a search may ask for
+NAMES = (*RULES, GPT_NEOX_ENGINE.name, MEGATRON_BRIDGE.name, TRAINER.name)  # that a search may ask for
 _FIELDS = {
-    MEGATRON.name: _megatron_fields,
+    **dict.fromkeys(ON_MEGATRON_CORE, _megatron_fields),
     TORCHTITAN.name: _torchtitan_fields,
     DEEPSPEED_ENGINE.name: _deepspeed_fields,
     GPT_NEOX_ENGINE.name: _neox_fields,
@@ -353,7 +361,7 @@ _FIELDS = {
 _BEHIND: dict[str, FrameworkRules] = {
     **RULES,
     Framework.MEGATRON_LM: MEGATRON,
-    Framework.MEGATRON_BRIDGE: MEGATRON,
+    Framework.MEGATRON_BRIDGE: MEGATRON_BRIDGE,
     Framework.NEMO: MEGATRON,
     Framework.TORCHTITAN: TORCHTITAN,
     Framework.DEEPSPEED: DEEPSPEED_ENGINE,

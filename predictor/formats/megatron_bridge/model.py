@@ -37,6 +37,8 @@ def sized(options: Options) -> Options:
         raise ConfigError(f"{options.where}: model.activation_func is {name}; expected gelu, silu or squared_relu")
     if values.get("num-query-groups") is not None:
         values["group-query-attention"] = True
+    if "seq-length" in values:  # rows of the table of positions, GPTModelProvider.provide
+        values.setdefault("max-position-embeddings", values["seq-length"])
     options.values = values
     return options
 

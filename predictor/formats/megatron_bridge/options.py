@@ -16,10 +16,11 @@ from predictor.formats.megatron.options import Options
 from predictor.formats.python_source.values import Unknown
 
 KEYS = "megatron_bridge"
-ONLY = {"train": ("micro_batch_size", "global_batch_size")}  # of a section whose other keys change no cost
+# Of sections whose other keys change no cost.
+ONLY = {"train": ("micro_batch_size", "global_batch_size"), "dist": ("use_tp_pp_dp_mapping",)}
 # Keys that only add a note, where it does not matter that their value cannot be told.
 OF_NOTES = ("model.cuda_graph_modules", "model.cuda_graph_scope")
-SECTIONS = ("model", "train", "ddp", "optimizer", "mixed_precision", "comm_overlap")
+SECTIONS = ("model", "train", "ddp", "optimizer", "mixed_precision", "comm_overlap", "dist")
 RENAMED = {
     "comm_overlap.bucket_size": "ddp-bucket-size",
     "comm_overlap.overlap_moe_expert_parallel_comm": "overlap-moe-expert-parallel-comm",
@@ -28,6 +29,7 @@ RENAMED = {
     "mixed_precision.fp8": "fp8-format",
     "model.activation_func": "activation-func",
     "model.gated_linear_unit": "gated-linear-unit",
+    "model.microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
     "model.num_layers_in_first_pipeline_stage": "decoder-first-pipeline-num-layers",
     "model.num_layers_in_last_pipeline_stage": "decoder-last-pipeline-num-layers",
     "model.num_moe_experts": "num-experts",

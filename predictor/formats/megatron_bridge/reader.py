@@ -128,7 +128,7 @@ class _Recipe:
 
     def read(self, num_gpus: int | None) -> Read:
         """Return what the recipe says."""
-        sections = {name: self.section(name) for name in ("model", "train", "ddp", "optimizer", "comm_overlap")}
+        sections = {name: self.section(name) for name in ("model", "train", "ddp", "optimizer", "comm_overlap", "dist")}
         sections["mixed_precision"] = self.precision()
         optimizer = sections["optimizer"]
         shards = sections["ddp"].get("use_distributed_optimizer") or optimizer.pop("use_distributed_optimizer", False)
@@ -225,7 +225,8 @@ class _Recipe:
     def vocabulary(self, options: Options) -> dict[str, int]:
         """Return the key of the vocabulary, where the tokenizer decides it."""
         tokenizer, size = self.section("tokenizer"), options.optional_whole("vocab-size")
-        is_taken = tokenizer.get("use_tokenizer_vocab_size") is True
+        is_sized = size is None and self.hub_model() is None and options.has("num-layers")
+        is_taken = tokenizer.get("use_tokenizer_vocab_size") is True or is_sized
         given = tokenizer.get("vocab_size")
         if is_taken and tokenizer.get("tokenizer_type") == "NullTokenizer" and isinstance(given, int):
             self.notes.append(f"{self.where}: the vocabulary is that of NullTokenizer, {given:,} tokens")

@@ -396,3 +396,21 @@ def test_precision_of_the_optimizer_where_none_is_named(tmp_path: Path) -> None:
     path.write_text(layout, encoding="utf-8")
     with pytest.raises(ConfigError, match="mixed_precision is None"):
         read_any(path)
+
+
+def test_a_model_of_its_own_sizes_takes_rotation_vocabulary_and_groups_of_micro_batches(tmp_path: Path) -> None:
+    body = (
+        "cfg.model = GPTModelProvider(num_layers=8, hidden_size=512, num_attention_heads=8, seq_length=2048,\n"
+        '    position_embedding_type="rope", rotary_percent=0.5)\n'
+        'cfg.tokenizer.tokenizer_type = "NullTokenizer"\n'
+        "cfg.tokenizer.vocab_size = 999\n"
+        "cfg.model.pipeline_model_parallel_size = 2\n"
+        "cfg.model.virtual_pipeline_model_parallel_size = 2\n"
+        "cfg.model.microbatch_group_size_per_vp_stage = 4\n"
+        "cfg.dist.use_tp_pp_dp_mapping = True"
+    )
+    head = f"from megatron.bridge.models.gpt_provider import GPTModelProvider\n{SMALL}"
+    content = found(tmp_path, body, head).content
+    assert (content["model"]["rotary_fraction"], content["model"]["vocab_size"]) == (0.5, 1000)
+    assert content["parallelism"]["micro_batch_group_size"] == 4
+    assert content["parallelism"]["rank_order"] == ["tp", "cp", "pp", "dp"]

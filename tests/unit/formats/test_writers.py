@@ -37,6 +37,7 @@ MODELS = {
         *("llama3-8b", "llama3.1-405b", "mixtral-8x7b", "gpt3-175b", "qwen3-30b-a3b", "mistral-7b"),
         *("deepseek-v2-lite", "deepseek-v3", "nemotron-4-15b"),
     ),
+    "megatron-bridge": ("llama3-8b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3", "nemotron-4-15b"),
     "torchtitan": ("llama3-8b", "llama3.1-405b", "qwen3-30b-a3b"),
     "deepspeed": ("llama3-8b", "mixtral-8x7b", "gpt3-175b"),
     "gpt-neox": ("llama3-8b", "gpt3-175b", "mistral-7b"),
