@@ -234,8 +234,8 @@ $(JUDGES_READY): tests/written/packages.txt $(WORKFLOW_READY)
 	@rm -rf "$(@D)"
 	@grep '^[a-z]' $< | while read -r framework packages; do \
 		folder="$(@D)/$$(echo "$$framework" | sed 's/==/-/')"; \
-		DS_BUILD_OPS=0 $(WORKFLOW) -m pip install $(PIP_OPTIONS) --no-deps --target "$$folder" "$$framework" $$packages 2>/dev/null || \
-		$(WORKFLOW) -m pip install $(PIP_OPTIONS) --no-deps --target "$$folder" --only-binary :all: --python-version 3.12 --ignore-requires-python "$$framework" $$packages || exit 1; \
+		DS_BUILD_OPS=0 $(WORKFLOW) -m pip install $(PIP_OPTIONS) --constraint constraints.txt --no-deps --target "$$folder" "$$framework" $$packages 2>/dev/null || \
+		$(WORKFLOW) -m pip install $(PIP_OPTIONS) --constraint constraints.txt --no-deps --target "$$folder" --only-binary :all: --python-version 3.12 --ignore-requires-python "$$framework" $$packages || exit 1; \
 	done
 	@touch "$@"
 

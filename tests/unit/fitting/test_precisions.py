@@ -101,5 +101,7 @@ def test_card_and_held_out_account_for_every_precision(published: Path) -> None:
 
 def test_a_message_tells_whole_steps_from_single_operators(published: Path) -> None:
     assert open_measured(published, "fp8").precision == "fp8"
-    with pytest.raises(ConfigError, match=r"was measured in bf16, and single operators in fp8 and fp8_block$"):
+    with pytest.raises(
+        ConfigError, match=r"was measured in bf16, and single operators in fp8 and fp8_block: --precision bf16"
+    ):
         open_measured(published, "fp32")

@@ -52,7 +52,9 @@ def test_a_broken_engine_costs_its_own_operators(
     assert line.startswith(
         f"kjt_permute is left out: fbgemm_gpu is installed, but does not load ({broken}); pip install"
     )
-    assert [Path(path).name.partition("_fp32")[0] for path in printed.out.splitlines()] == ["relu"]
+    measured = {Path(path).name.partition("_fp32")[0] for path in printed.out.splitlines()}
+    assert "relu" in measured
+    assert "kjt_permute" not in measured
 
 
 def test_an_absent_engine_is_none() -> None:
