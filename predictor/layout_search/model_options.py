@@ -99,6 +99,9 @@ def _require_said(content: dict[str, Any], settings: Sequence[Setting], layout: 
     is_said = {
         f"--system is missing; published: {published()}": bool(content.get("system")),
         "--gpus is missing: how many GPUs does the run take?": has_gpus,
+        "--sequence-length is missing: how many tokens does a sample have?": (
+            "sequence_length" in said | (content.get("model") or {}).keys()
+        ),
         f"--micro-batch-size is missing{beside}; without any key of the layout, the fastest that fits is taken": (
             "micro_batch_size" in said or (gpus is not None and not layout) or not has_gpus
         ),

@@ -104,3 +104,10 @@ def test_an_unknown_option_names_the_key(option: str, meant: str, capsys: pytest
 def test_v100_names_its_precision(capsys: pytest.CaptureFixture[str]) -> None:
     run = ["--model", "gpt2", "--system", "V100", "--gpus", "8", "--global-batch-size", "8", "--precision", "bf16"]
     assert "V100 was measured in fp16: --precision fp16" in _told(["predict", *run], capsys)
+
+
+def test_a_model_alone_is_asked_for_its_length_as_for_all_else(capsys: pytest.CaptureFixture[str]) -> None:
+    told = _told(["predict", str(EXAMPLES / "config.json")], capsys)
+    assert "--sequence-length is missing: how many tokens does a sample have?" in told
+    assert "--gpus is missing" in told
+    assert "--sequence-length" not in _told(["predict", "--model", "gpt2", "--sequence-length", "512"], capsys)
