@@ -13,7 +13,6 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
-from predictor.formats.fsdp_stack import STATES_16
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtitan.flavors import model_of, presets, sizes
 from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
@@ -26,6 +25,7 @@ KEYS = "torchtitan"
 SECTIONS = ("activation_checkpoint", "compile", "model", "optimizer", "parallelism", "training")
 PRESETS = presets()
 REDUCED = ("float32", "bfloat16")  # precisions in which FSDP reduces gradients
+BF16_STATES = 4  # bytes of two moments per parameter, whose weights are in 16 bits
 READ_ELSEWHERE = frozenset(  # where there is a pipeline, adapters, checkpointing of some layers
     {
         "activation_checkpoint.selective_ac_option",
@@ -98,7 +98,7 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[
         parallelism["fp32_gradients"] = False
     if trained.get("dtype") == "bfloat16":
         notes.append("training.dtype bfloat16: the optimizer's step is predicted with moments in fp32")
-        training["optimizer_state_bytes"] = STATES_16
+        training["optimizer_state_bytes"] = BF16_STATES
         parallelism.pop("fp32_parameters", None)
     # Ranks that split the layers split the loss over the vocabulary, which has a kernel of its own.
     model["loss"] = "torch" if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"

@@ -13,10 +13,8 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.core.workload.frameworks import TORCH_ATTENTION
 from predictor.formats.fields import Fields
-from predictor.formats.fsdp_stack import FRAMEWORK, STATES_16
-from predictor.formats.hub_section import fsdp
+from predictor.formats.fsdp_stack import eager, fsdp_section
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtune.models import model_section
@@ -73,17 +71,13 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     training = {
         "micro_batch_size": fields.whole("batch_size"),
         "num_micro_batches": fields.whole("gradient_accumulation_steps", 1),
-        "framework": FRAMEWORK,
-        "precision": precision,
-        "attention_kernel": str(TORCH_ATTENTION),
-        **({"compiled": True} if _compiles(fields) else {}),
-        **({"optimizer_state_bytes": STATES_16} if precision != "fp32" else {}),
+        **eager(precision, True, _compiles(fields, notes)),
         **problems.part(nothing(), _checkpointing, fields),
         **problems.part(nothing(), _optimizer, sections.get("optimizer", Fields({}, path.name)), notes),
         **problems.part(nothing(), _float8, fields),
         **({"lora": lora} if lora else {}),
     }
-    parallelism = problems.part(nothing(), _layout, fields, num_gpus, unsaid)
+    parallelism = problems.part(nothing(), _layout, fields, precision, num_gpus, unsaid)
     if lora.get("quantized_base") and parallelism.get("zero_stage") == 3 and num_gpus is not None:
         rule = "a base in four bits that GPUs shard is not modelled; predict one (--gpus 1)"
         problems.lines.append(str(sections["model"].error("_component_", rule)))
@@ -114,7 +108,7 @@ def _samples(fields: Fields, sections: dict[str, Fields], notes: list[str], unsa
     return {}
 
 
-def _compiles(fields: Fields) -> bool:
+def _compiles(fields: Fields, notes: list[str]) -> bool:
     """Return whether the model is compiled; since 0.6 compile may be a mapping of parts."""
     value = fields.get("compile")
     if isinstance(value, dict):
@@ -171,7 +165,7 @@ def _float8(fields: Fields) -> dict[str, Any]:
     return {"gemm_recipe": f"fp8_{recipe}"}
 
 
-def _layout(fields: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> dict[str, Any]:
+def _layout(fields: Fields, precision: str, num_gpus: int | None, unsaid: dict[str, str]) -> dict[str, Any]:
     """Return the section ``parallelism``: FSDP2 over all replicas, tensor-parallel ranks inside.
 
     Raises:
@@ -189,7 +183,7 @@ def _layout(fields: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> dic
         dp = num_gpus // (tensor * context)
     if dp == 1:
         return keys | {"data_parallel_size": 1, "zero_stage": 0}
-    keys |= fsdp(False, False, stays_gathered=not fields.switch("fsdp_reshard_after_forward", True))
+    keys |= fsdp_section(precision, True, fields.switch("fsdp_reshard_after_forward", True))
     if dp == 0:
         unsaid["parallelism.data_parallel_size"] = f"{fields.where}: tune run --nproc_per_node says the GPUs"
         return keys
