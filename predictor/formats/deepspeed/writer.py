@@ -32,20 +32,10 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
         ConfigError: DeepSpeed has no keys for a part of the configuration.
     """
     parallel, training = config.parallelism, config.training
-    stages, replicas = parallel.pipeline_parallel_size, parallel.data_parallel_size
+    stages = parallel.pipeline_parallel_size
     if training.recompute not in (Recompute.NONE, Recompute.FULL):
         raise ConfigError(f"training.recompute is {training.recompute}; DeepSpeed has none and full")
-    rounds = micro_batches(config)
-    content: dict[str, Any] = {
-        "train_batch_size": training.micro_batch_size * rounds * replicas,
-        "train_micro_batch_size_per_gpu": training.micro_batch_size,
-        "gradient_accumulation_steps": rounds,
-    }
-    if training.precision != "fp32":
-        content[training.precision] = {"enabled": True}
-    if parallel.fp32_gradients:
-        content["data_types"] = {"grad_accum_dtype": "fp32"}
-    content["zero_optimization"] = zero_section(config)
+    content = batch_and_precision(config) | {"zero_optimization": zero_section(config)}
     if parallel.tensor_parallel_size > 1:
         content["tensor_parallel"] = {"autotp_size": parallel.tensor_parallel_size}
     if checkpoints := _checkpoints(training):
@@ -54,6 +44,21 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
         interval = int(training.recompute is Recompute.FULL)
         content["pipeline"] = {"stages": stages, "activation_checkpoint_interval": interval}
     return json.dumps(content, indent=2) + "\n"
+
+
+def batch_and_precision(config: RunConfig) -> dict[str, Any]:
+    """Return the keys of the batch and of precisions, which GPT-NeoX's files have too."""
+    training, rounds = config.training, micro_batches(config)
+    keys: dict[str, Any] = {
+        "train_batch_size": training.micro_batch_size * rounds * config.parallelism.data_parallel_size,
+        "train_micro_batch_size_per_gpu": training.micro_batch_size,
+        "gradient_accumulation_steps": rounds,
+    }
+    if training.precision != "fp32":
+        keys[training.precision] = {"enabled": True}
+    if config.parallelism.fp32_gradients:
+        keys["data_types"] = {"grad_accum_dtype": "fp32"}
+    return keys
 
 
 def _checkpoints(training: TrainingSection) -> dict[str, bool]:

@@ -14,13 +14,12 @@ import yaml
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.words import counted
 from predictor.core.plan.model import transformer
-from predictor.core.plan.to_run import micro_batches
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.special_features import special_features
 from predictor.core.workload.switches import Activation, Attention, Biases, Normalization, Positions, QkNorm
-from predictor.formats.deepspeed.writer import zero_section
+from predictor.formats.deepspeed.writer import batch_and_precision, zero_section
 
 HEAD = """\
 # GPT-NeoX on {gpus} of {system}, as searched: python deepy.py train.py FILE YOURS.yml
@@ -132,20 +131,10 @@ def _positions(model: ModelSection) -> dict[str, Any]:
 
 def _training(config: RunConfig) -> dict[str, Any]:
     """Return the keys of batch, precision, ZeRO and checkpointed layers."""
-    training, parallel = config.training, config.parallelism
-    rounds = micro_batches(config)
-    keys: dict[str, Any] = {
-        "train_batch_size": training.micro_batch_size * rounds * parallel.data_parallel_size,
-        "train_micro_batch_size_per_gpu": training.micro_batch_size,
-        "gradient_accumulation_steps": rounds,
-    }
-    if training.precision != "fp32":
-        keys[training.precision] = {"enabled": True}
+    training, zero = config.training, zero_section(config)
+    keys = batch_and_precision(config)
     if training.precision == "bf16":
         keys["precision"] = "bfloat16"
-    if parallel.fp32_gradients:
-        keys["data_types"] = {"grad_accum_dtype": "fp32"}
-    zero = zero_section(config)
     if training.precision == "bf16" and not zero["stage"]:  # of one replica; the optimizer of bf16 takes no other
         zero = {"stage": 1, "reduce_scatter": False}
     return keys | {"zero_optimization": zero} | _checkpoints(training)

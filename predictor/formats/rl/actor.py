@@ -15,6 +15,16 @@ from predictor.formats.shell.words import is_unknown
 
 # Stages of other lengths than the rest.
 OF_STAGES = ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers")
+# Of Megatron-core, as both tools spell them.
+DEGREES = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "sequence_parallel",
+)
 MOST_SHOWN = 12  # keys of the rollout that a note lists
 
 

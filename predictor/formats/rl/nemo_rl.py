@@ -17,20 +17,14 @@ from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
-from predictor.formats.rl.actor import flattened, left_out, longest, megatron_update, number, tokens_to_samples
+from predictor.formats.rl.actor import DEGREES, flattened, left_out, longest, megatron_update, number, tokens_to_samples
 
 KEYS = "nemo_rl"
 ALGORITHMS = ("grpo", "dpo", "sft", "rm", "distillation", "ppo")
 PAIRS = ("dpo", "rm")  # of which a sample is two sequences
 PRECISIONS = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "float32": "fp32"}
 LAYOUT = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "sequence_parallel",
+    *DEGREES,
     "num_layers_in_first_pipeline_stage",
     "num_layers_in_last_pipeline_stage",
     "apply_rope_fusion",

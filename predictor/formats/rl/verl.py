@@ -18,7 +18,16 @@ from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed, invocations, overridden
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
-from predictor.formats.rl.actor import asked, flattened, left_out, longest, megatron_update, number, tokens_to_samples
+from predictor.formats.rl.actor import (
+    DEGREES,
+    asked,
+    flattened,
+    left_out,
+    longest,
+    megatron_update,
+    number,
+    tokens_to_samples,
+)
 from predictor.formats.shell.words import is_unknown
 from predictor.formats.source import YAML, Source
 
@@ -29,6 +38,8 @@ ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 LAUNCHER = {"nproc-per-node": 0, "nnodes": 1}
 SHARDS = ("fsdp", "fsdp2")
 MEGATRON = "megatron"
+LAYOUT = (*DEGREES, "use_distributed_optimizer")
+ON = (True, "True", "true")  # a command line has texts
 
 
 def read(path: Path, num_gpus: int | None = None) -> Read:
@@ -133,7 +144,7 @@ class _Run:
     def drops_padding(self) -> bool:
         """Return whether samples stand without padding."""
         key = "use_remove_padding" if self.is_tuning else "actor_rollout_ref.model.use_remove_padding"
-        return self.fields.get(key) in (True, "True", "true")
+        return self.fields.get(key) in ON
 
     def gpus(self, launched: list[int | None]) -> int | None:
         """Return the GPUs of the run: the launcher's in fine-tuning, the trainer's otherwise."""
@@ -154,7 +165,7 @@ class _Run:
             samples = mini * answers
             self.updates(mini)
         keys: dict[str, Any] = {"global_batch_size": samples}
-        fills = self.fields.get(f"{prefix}use_dynamic_bsz") in (True, "True", "true")
+        fills = self.fields.get(f"{prefix}use_dynamic_bsz") in ON
         tokens = f"{prefix}{'max_token_len_per_gpu' if self.is_tuning else 'ppo_max_token_len_per_gpu'}"
         if fills:
             self.fields.used |= {f"{prefix}{own}_per_gpu", f"{prefix}{own}"}
@@ -212,8 +223,8 @@ class _Run:
         training = {**batch, "precision": "bf16", "recompute": "full" if checkpoints else "none"}
         training |= {"recompute_stops_early": True} if checkpoints else {}
         training["framework"] = "transformers"
-        fused = fields.get(f"{self.model_prefix}use_fused_kernels") in (True, "True", "true")
-        liger = fields.get(f"{self.model_prefix}use_liger") in (True, "True", "true")
+        fused = fields.get(f"{self.model_prefix}use_fused_kernels") in ON
+        liger = fields.get(f"{self.model_prefix}use_liger") in ON
         loss = {"loss": "fused" if fused or liger else "torch"}
         return Read({"model": model | loss, "parallelism": keys, "training": training}, ())
 
@@ -261,7 +272,7 @@ class _Run:
         rollout = [key.removeprefix("actor_rollout_ref.") for key in unused if key.startswith(ROLLOUT)]
         scoring = [key for key in unused if re.match(r"actor_rollout_ref\.ref\.|reward|critic\.|teacher", key)]
         off = [key for key in unused if re.search(r"\.(?:param|optimizer|grad)_offload$", key)]
-        moved = [key for key in off if key.startswith((ACTOR, "model.")) and self.fields.values[key] in (True, "True")]
+        moved = [key for key in off if key.startswith((ACTOR, "model.")) and self.fields.values[key] in ON]
         notes = left_out(self.where, rollout, "the rollout")
         notes += left_out(self.where, scoring, "the pass of reference, critic and rewards")
         notes += left_out(self.where, moved, "the transfer of states to the host between phases")
@@ -269,18 +280,6 @@ class _Run:
         plain = {key: value for key, value in self.fields.values.items() if not _is_open(value)}
         self.fields.values = plain
         return notes + rest(known_keys(KEYS), "verl", [self.fields])
-
-
-LAYOUT = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "sequence_parallel",
-    "use_distributed_optimizer",
-)
 
 
 def _is_open(value: Any) -> bool:
