@@ -84,7 +84,7 @@ def job_of(path: Path, function: str | None, problems: Problems, notes: list[str
     if not CONTAINERS.fullmatch(value.kind) and not _is_derived(module, value.kind):
         raise ConfigError(f"{where} returns a {value.kind}; expected a Trainer.Config or a JobConfig of pre-training")
     problems.lines += [f"{where}: {line}" for line in raised]
-    has_graphs = WITH_GRAPHS.search(path.read_text(encoding="utf-8")) is not None
+    has_graphs = WITH_GRAPHS.search(path.read_text(encoding="utf-8-sig")) is not None
     job = _Job(value, where, name, path.resolve().parent.name, problems, has_graphs)
     sections = job.sections()
     notes += job.notes

@@ -120,8 +120,8 @@ class Arguments:
             value = WORDS.get(value.strip().lower(), value)
         if value == "auto":
             return True
-        if isinstance(value, str):
-            shown = as_written(value)
+        if isinstance(value, str | list | dict):
+            shown = as_written(str(value))
             self.fields.broken(
                 ConfigError(f"{self.where}: {self.fields.prefix}{self.own(key)} is {shown}; expected true or false")
             )

@@ -140,7 +140,7 @@ def _recompute(arguments: Arguments) -> dict[str, Any]:
     if not arguments.switch("gradient_checkpointing") and not arguments.switch("activation_checkpointing"):
         return {}
     keys: dict[str, Any] = {"recompute": "full"}
-    default = arguments.dialect.defaults.get(REENTRANT, True)
+    default = arguments.dialect.defaults.get(REENTRANT, False)  # modeling_utils.py of transformers 5; true before
     stays = kwargs.get(REENTRANT, default) if isinstance(kwargs, dict) else default
     if isinstance(kwargs, str) and "false" in kwargs.lower():
         stays = False
