@@ -148,7 +148,35 @@ TABLE = (
     *REINFORCEMENT,
     *NEMO,
     not_read("Primus", Signature(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
-    not_read("Oumi", Signature(all_of=("model.model_name", "training.trainer_type"))),
+    Format(
+        "Oumi YAML",
+        "Oumi",
+        (
+            Signature(
+                (YAML, JSON),
+                all_of=("model.model_name",),
+                one_of=("training.trainer_type", "training.enable_gradient_checkpointing", "data.train.datasets"),
+            ),
+        ),
+        "trainer.oumi",
+        ("num_gpus",),
+        versions="0.1 to 0.9",
+        documented="src/oumi/core/configs",
+        example="oumi.yaml",
+    ),
+    Format(
+        "Unsloth YAML",
+        "Unsloth",
+        (
+            Signature((YAML,), all_of=("training.training_type", "training.max_seq_length")),
+            Signature((YAML,), all_of=("training.max_seq_length", "training.batch_size", "lora.lora_r")),
+        ),
+        "trainer.unsloth",
+        ("num_gpus",),
+        versions="2026",
+        documented="unsloth_cli/config.py",
+        example="unsloth.yaml",
+    ),
     not_read("MaxText", Signature(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
     *PYTORCH,
     Format(

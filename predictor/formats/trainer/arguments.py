@@ -13,6 +13,18 @@ from predictor.formats.shell.words import as_written, is_unknown
 WORDS = {"true": True, "false": False, "yes": True, "no": False, "none": None, "null": None}
 
 
+def sectioned(content: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
+    """Return the keys of sections by their dotted names, those that are null left out."""
+    held = {name: content.get(name) for name in sections}
+    return {
+        f"{name}.{key}": value
+        for name, keys in held.items()
+        if isinstance(keys, Mapping)
+        for key, value in keys.items()
+        if value is not None
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """One tool's arguments.
