@@ -67,7 +67,7 @@ ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(slots=True)
-class _Program:
+class Program:
     """A program being read.
 
     Attributes:
@@ -114,16 +114,16 @@ class _Program:
 
     def called(self, node: ast.Call) -> Any:
         """Return what a call stands for: whether a GPU has bf16, or a variable of the environment with its default."""
-        if _name(node) in HAS_BF16:
+        if name_of(node) in HAS_BF16:
             return True
         is_environment = ast.unparse(node.func) in ("os.environ.get", "os.getenv")
         if is_environment and len(node.args) > 1 and isinstance(node.args[0], ast.Constant):
             value = self.value(node.args[1])
             self.guessed[str(node.args[0].value)] = value
             return value
-        if _name(node) in ("int", "float", "str") and len(node.args) == 1:
+        if name_of(node) in ("int", "float", "str") and len(node.args) == 1:
             value = self.value(node.args[0])
-            return int(value) if _name(node) == "int" and str(value).isdigit() else value
+            return int(value) if name_of(node) == "int" and str(value).isdigit() else value
         return unknown(f"`{ast.unparse(node)}`")
 
     def calculated(self, node: ast.expr) -> Any:
@@ -172,14 +172,14 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         tree = ast.parse(path.read_text(encoding="utf-8-sig"))
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path.name} is no Python: {error}") from None
-    program = _Program(path.name)
+    program = Program(path.name)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
     _refuse(calls, tree, path.name)
-    _take_names(program, tree, calls)
+    take_names(program, tree, calls)
     skipped = _skipped(program, tree)
     calls = [call for call in calls if call not in skipped]
-    configs = [call for call in calls if _name(call) in CONFIGS and call.keywords]
+    configs = [call for call in calls if name_of(call) in CONFIGS and call.keywords]
     if not configs:
         raise ConfigError(
             f"{path.name}: its Trainer takes its arguments from the command line; read the script that starts it"
@@ -188,19 +188,19 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         _take(program, call)
     program.values |= program.keywords(configs[-1])
     _lengths(program, calls)
-    is_older = any(_name(call) == "SFTTrainer" for call in calls) and _name(configs[-1]) != "SFTConfig"
+    is_older = any(name_of(call) == "SFTTrainer" for call in calls) and name_of(configs[-1]) != "SFTConfig"
     if is_older and not {*LENGTHS} & program.values.keys():
         program.values["max_seq_length"] = 1024  # of releases of TRL that took TrainingArguments
     program.values.setdefault("output_dir", "")
     read = reader.from_arguments(
-        program.values, path.name, Launch(path.parent, num_gpus), Problems(), is_trl=_name(configs[-1]) == "SFTConfig"
+        program.values, path.name, Launch(path.parent, num_gpus), Problems(), is_trl=name_of(configs[-1]) == "SFTConfig"
     )
     guesses = ", ".join(f"{name} {value}" for name, value in program.guessed.items())
     notes = (f"{path.name}: arguments of the program have their defaults: {guesses}",) if guesses else ()
     return Read(read.content, (*notes, *read.notes), unsaid=read.unsaid, derived=read.derived)
 
 
-def _name(call: ast.Call) -> str:
+def name_of(call: ast.Call) -> str:
     """Return the last part of what a call calls."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
@@ -211,10 +211,10 @@ def _refuse(calls: list[ast.Call], tree: ast.Module, where: str) -> None:
     Raises:
         ConfigError: this is one.
     """
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {_name(call) for call in calls}
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {name_of(call) for call in calls}
     if found := sorted(name for name in names if name in UNSLOTH):
         raise ConfigError(f"{where}: {found[0]} is Unsloth's, whose kernels are not modelled; read such a run of TRL")
-    called = [_name(call) for call in calls] + [
+    called = [name_of(call) for call in calls] + [
         call.func.value.id
         for call in calls
         if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
@@ -228,10 +228,10 @@ def _refuse(calls: list[ast.Call], tree: ast.Module, where: str) -> None:
         )
 
 
-def _take_names(program: _Program, tree: ast.Module, calls: list[ast.Call]) -> None:
+def take_names(program: Program, tree: ast.Module, calls: list[ast.Call]) -> None:
     """Take in the arguments of the program with their defaults, and the names that have one value."""
     for call in calls:
-        if _name(call) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
+        if name_of(call) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
             default = next((keyword.value for keyword in call.keywords if keyword.arg == "default"), None)
             action = next((keyword.value for keyword in call.keywords if keyword.arg == "action"), None)
             switch = SWITCHES.get(program.value(action)) if isinstance(action, ast.Constant) else None
@@ -259,7 +259,7 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             yield targets[0].id, node.value
 
 
-def _skipped(program: _Program, tree: ast.Module) -> set[ast.AST]:
+def _skipped(program: Program, tree: ast.Module) -> set[ast.AST]:
     """Return the calls in branches that do not run, as far as the program and its defaults say."""
     found: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -269,9 +269,9 @@ def _skipped(program: _Program, tree: ast.Module) -> set[ast.AST]:
     return found
 
 
-def _take(program: _Program, call: ast.Call) -> None:
+def _take(program: Program, call: ast.Call) -> None:
     """Take in what a call beside that of the arguments says."""
-    name = _name(call)
+    name = name_of(call)
     if name not in OF_CALLS:
         return
     if name == "from_pretrained":
@@ -291,7 +291,7 @@ def _take(program: _Program, call: ast.Call) -> None:
             program.values[renamed[key]] = value
 
 
-def _lengths(program: _Program, calls: list[ast.Call]) -> None:
+def _lengths(program: Program, calls: list[ast.Call]) -> None:
     """Take the length to which the program cuts its samples, where its Trainer's arguments say none."""
     if {*LENGTHS} & program.values.keys():
         return
