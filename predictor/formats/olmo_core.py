@@ -149,8 +149,8 @@ class _Script:
                 keys["num_layers"] = layers
             elif keyword.arg not in OF_NO_SIZE and self.keyword(made, str(keyword.arg)) is not None:
                 raise ConfigError(
-                    f"{self.where}:{keyword.value.lineno}: {keyword.arg} changes the model, which is not read; give its "
-                    f"config.json in front (from: [config.json, {self.where}])"
+                    f"{self.where}:{keyword.value.lineno}: {keyword.arg} changes the model, which is not read; give "
+                    f"its config.json in front (from: [config.json, {self.where}])"
                 )
         tokenizers = [name_of(call) for call in self.calls if _is_of(call, "TokenizerConfig")]
         named = tokenizers[-1] if tokenizers else "dolma2"  # the one of internal/experiment.py
@@ -178,12 +178,12 @@ class _Script:
         if others and not optimizers:
             raise ConfigError(f"{self.where}: {sorted(others)[0]} is not modelled; AdamW is: give training without it")
         low = self.part(module, "float8_config") or self.part(self._model_call(), "float8_config")
-        if low is not None and (enabled := self.keyword(low, "enabled")) is not None:
-            if self.program.value(enabled) is not False:
-                raise ConfigError(
-                    f"{self.where}: float8_config is enabled; products in FP8 are not read here: leave it out and set "
-                    "training.gemm_recipe (fp8_rowwise, fp8_tensorwise)"
-                )
+        enabled = self.keyword(low, "enabled")
+        if enabled is not None and self.program.value(enabled) is not False:
+            raise ConfigError(
+                f"{self.where}: float8_config is enabled; products in FP8 are not read here: leave it out and set "
+                "training.gemm_recipe (fp8_rowwise, fp8_tensorwise)"
+            )
         compiles = self.keyword(module, "compile_model") or self.keyword(self._model_call(), "compile")
         keys |= {"compiled": True} if compiles is not None and self.program.value(compiles) is True else {}
         backend = self.word(self._model_call(), "attn_backend")

@@ -61,6 +61,12 @@ def _has_megatron_arguments(source: Source) -> bool:
     return ARGUMENT.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
+def _is_command(source: Source) -> bool:
+    from predictor.formats.commands import is_command
+
+    return is_command(source)
+
+
 # Keys that sections of others do not have, though others call theirs model, train and optimizer too.
 BRIDGE_KEYS = (
     "comm_overlap.tp_comm_overlap",
@@ -147,6 +153,16 @@ TABLE = (
     ),
     *REINFORCEMENT,
     *NEMO,
+    Format(
+        "SkyPilot task",
+        "SkyPilot",
+        (Signature((YAML,), all_of=("resources", "run")),),
+        "sky_task",
+        ("content", "num_gpus"),
+        versions="0.6 to 0.10",
+        documented="docs/source/reference/yaml-spec.rst",
+        example="sky_task.yaml",
+    ),
     not_read("Primus", Signature(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
     Format(
         "Oumi YAML",
@@ -354,6 +370,15 @@ TABLE = (
         versions="core 0.6 to 0.18",
         documented="megatron/training/arguments.py",
         example="megatron_lm.sh",
+    ),
+    Format(
+        "training command",
+        "any tool with a file beside",
+        (Signature((TEXT,), test=_is_command),),
+        "commands",
+        ("num_gpus",),
+        versions="of the tool that it starts",
+        documented="docs of the tool that it starts",
     ),
 )
 

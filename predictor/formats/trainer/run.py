@@ -65,6 +65,7 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each.
     """
     nothing = dict[str, Any]
+    arguments.notes += launch.notes
     has_images = any(arguments.has(key) for key in IMAGES)
     for key in IMAGES:
         arguments.value(key)
