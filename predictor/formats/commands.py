@@ -72,7 +72,7 @@ def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Re
     """
     written = path.read_text(encoding="utf-8", errors="replace") if text is None else text
     *_, last = _followed(written, path.parent)
-    notes: list[str] = []
+    notes = parse(written).of_loops(path.name)
     gpus = settled_gpus(num_gpus, _gpus(last), path.name, notes)
     changes = dict(_changes(last))
     source = Source(last.file, None, gpus)

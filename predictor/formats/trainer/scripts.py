@@ -113,6 +113,7 @@ def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Re
             "continued pre-training are: read the command of such a run"
         )
     launch = _launch(command, text, script.values, path, num_gpus)
+    launch.notes += script.of_loops(path.name)
     return _read(command, path.name, launch, script.documents, problems)
 
 
@@ -146,6 +147,7 @@ def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dic
     file = None if is_unknown(named) else beside(named, launch.base)
     if file is not None:
         launch.base = file.parent
+        launch.notes.append(f"{where} names {file.name}, which is read")
         return read_mapping(file)
     written = [content for text in documents if (content := _document(text)) is not None]
     if len(written) == 1:

@@ -44,7 +44,7 @@ def test_changes_in_sections(tmp_path: Path) -> None:
 
 def test_a_change_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
     command = "oumi train -c oumi.yaml --training.trainer_type TRL_GRPO\n"
-    with pytest.raises(ConfigError, match="training.trainer_type is 'TRL_GRPO'"):
+    with pytest.raises(ConfigError, match=r"training.trainer_type is 'TRL_GRPO'"):
         found(tmp_path, command, "oumi.yaml", num_gpus=1)
 
 
