@@ -20,6 +20,7 @@ from predictor.core.schema.read import Read
 from predictor.formats.shell.words import is_unknown, unknown
 from predictor.formats.trainer import reader
 from predictor.formats.trainer.layout import Launch
+from predictor.formats.trainer.unsloth import with_kernels
 
 CONFIGS = ("SFTConfig", "TrainingArguments", "Seq2SeqTrainingArguments")
 TRAINERS = ("SFTTrainer", "Trainer", "Seq2SeqTrainer")
@@ -57,7 +58,14 @@ SWITCHES = {"store_true": False, "store_false": True}  # argparse: what an argum
 LENGTHS = ("max_length", "max_seq_length", "model_max_length")
 KBIT = "prepare_model_for_kbit_training"  # peft/utils/other.py: it turns recomputation on unless it is told not to
 HAS_BF16 = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
-UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
+UNSLOTH = ("FastLanguageModel", "FastModel")
+# Keywords of its calls by the Trainer's arguments, beside those of LoraConfig and from_pretrained.
+OF_UNSLOTH = {
+    "model_name": "model_name_or_path",
+    "max_seq_length": "max_seq_length",
+    "use_gradient_checkpointing": "gradient_checkpointing",
+    "full_finetuning": "full_finetuning",
+}
 ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -192,11 +200,13 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     if is_older and not {*LENGTHS} & program.values.keys():
         program.values["max_seq_length"] = 1024  # of releases of TRL that took TrainingArguments
     program.values.setdefault("output_dir", "")
+    kernels = _of_unsloth(program.values, calls)
     read = reader.from_arguments(
         program.values, path.name, Launch(path.parent, num_gpus), Problems(), is_trl=name_of(configs[-1]) == "SFTConfig"
     )
     guesses = ", ".join(f"{name} {value}" for name, value in program.guessed.items())
-    notes = (f"{path.name}: arguments of the program have their defaults: {guesses}",) if guesses else ()
+    notes = [f"{path.name}: {note}" for note in kernels]
+    notes += [f"{path.name}: arguments of the program have their defaults: {guesses}"] if guesses else []
     return Read(read.content, (*notes, *read.notes), unsaid=read.unsaid, derived=read.derived)
 
 
@@ -212,8 +222,8 @@ def _refuse(calls: list[ast.Call], tree: ast.Module, where: str) -> None:
         ConfigError: this is one.
     """
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {name_of(call) for call in calls}
-    if found := sorted(name for name in names if name in UNSLOTH):
-        raise ConfigError(f"{where}: {found[0]} is Unsloth's, whose kernels are not modelled; read such a run of TRL")
+    if "FastVisionModel" in names:
+        raise ConfigError(f"{where}: FastVisionModel trains on images, which are not read; read a run on text")
     called = [name_of(call) for call in calls] + [
         call.func.value.id
         for call in calls
@@ -272,6 +282,9 @@ def _skipped(program: Program, tree: ast.Module) -> set[ast.AST]:
 def _take(program: Program, call: ast.Call) -> None:
     """Take in what a call beside that of the arguments says."""
     name = name_of(call)
+    if _is_of_unsloth(call):
+        _take_unsloth(program, call)
+        return
     if name not in OF_CALLS:
         return
     if name == "from_pretrained":
@@ -289,6 +302,38 @@ def _take(program: Program, call: ast.Call) -> None:
         is_object = key == "model" and (not isinstance(value, str) or is_unknown(value))
         if key in renamed and not is_object and value is not None:
             program.values[renamed[key]] = value
+
+
+def _is_of_unsloth(call: ast.Call) -> bool:
+    holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(holder, ast.Name) and holder.id in UNSLOTH
+
+
+def _take_unsloth(program: Program, call: ast.Call) -> None:
+    """Take in a model of Unsloth, which is in four bits unless it says otherwise, or its adapters.
+
+    Source: unslothai/unsloth, unsloth/models/loader.py (from_pretrained), unsloth/models/llama.py (get_peft_model).
+    """
+    renamed = {**OF_UNSLOTH, **OF_CALLS["LoraConfig"], "load_in_4bit": "load_in_4bit", "load_in_8bit": "load_in_8bit"}
+    if name_of(call) == "get_peft_model":
+        program.values |= {"use_peft": True, "lora_r": 16, "lora_target_modules": "all-linear"}
+    elif name_of(call) == "from_pretrained":
+        program.values["load_in_4bit"] = True
+        if call.args:
+            program.values["model_name_or_path"] = program.value(call.args[0])
+    for key, value in program.keywords(call).items():
+        if key in renamed and value is not None:
+            program.values[renamed[key]] = value
+
+
+def _of_unsloth(values: dict[str, Any], calls: list[ast.Call]) -> list[str]:
+    """Put a run of Unsloth in the Trainer's words, and return notes on what stands in for its kernels."""
+    if not any(map(_is_of_unsloth, calls)):
+        return []
+    values.setdefault("bf16", True)
+    if values.pop("full_finetuning", False):
+        values |= {"load_in_4bit": False, "torch_dtype": "bfloat16"}
+    return with_kernels(values, "gradient_checkpointing")
 
 
 def _lengths(program: Program, calls: list[ast.Call]) -> None:

@@ -75,21 +75,19 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     if values.get("lora.target_modules") in ("", []):
         del values["lora.target_modules"]
     arguments = Arguments(Fields(values, where, problems=problems.lines), DIALECT)
-    with_kernels(values, arguments, "training.gradient_checkpointing")
+    for note in with_kernels(values, "training.gradient_checkpointing"):
+        arguments.note(note)
     return read_run(arguments, launch, FORMAT, problems)
 
 
-def with_kernels(values: dict[str, Any], arguments: Arguments, key: str) -> None:
-    """Put Unsloth's kernels and checkpoints in the Trainer's words, with notes on what stands in for them.
+def with_kernels(values: dict[str, Any], key: str) -> list[str]:
+    """Put Unsloth's kernels and checkpoints in the Trainer's words, and return notes on what stands in for them.
 
     Args:
         values: of the arguments, which are changed.
-        arguments: that take the notes.
         key: of recomputation.
     """
-    arguments.note(KERNELS)
     values["use_liger_kernel"] = True
     written = str(values.get(key, ITS_OWN)).lower()
-    if written == ITS_OWN:
-        arguments.note(KEPT)
     values[key] = written not in ("none", "false", "no", "off", "0")
+    return [KERNELS, KEPT] if written == ITS_OWN else [KERNELS]
