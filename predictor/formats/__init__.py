@@ -15,7 +15,7 @@ from predictor.formats.file_lines import with_line
 from predictor.formats.folder import files_in
 from predictor.formats.format import Format
 from predictor.formats.python_source.recipes import with_function
-from predictor.formats.shell.starts import of_other_script
+from predictor.formats.shell.starts import WAY_OUT, of_other_script
 from predictor.formats.source import DATA, TEXT, Source
 from predictor.formats.table import TABLE, closest_format, format_of
 
@@ -59,7 +59,9 @@ def _unknown(source: Source) -> str:
     held = f"{source.syntax} with the keys {shown}" if source.syntax in DATA else source.syntax
     nearest = closest_format(source)
     like = f" It looks most like {nearest[0]}, with {', '.join(nearest[1])}." if nearest else ""
-    return f"{source.path}: its format is not known; it is {held}.{like} Known: {', '.join(FORMATS)}"
+    return (
+        f"{source.path}: its format is not known; it is {held}.{like} Otherwise {WAY_OUT}. Known: {', '.join(FORMATS)}"
+    )
 
 
 def _source(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Source:

@@ -33,8 +33,8 @@ def of_other_script(where: str, text: str) -> ConfigError | None:
     if called:
         shown = ", ".join(called[:MOST_SHOWN])
         return ConfigError(f"{where} holds no arguments of a training; it starts {shown}: read that")
-    if (started := _of_own_program(without_remarks)) is not None:
-        return ConfigError(f"{where} starts {started}; {WAY_OUT}")
+    if (started := of_own_program(where, without_remarks)) is not None:
+        return started
     if not (text.startswith("#!") or re.search(r"^export \w+=", text, re.MULTILINE)):
         return None
     return ConfigError(
@@ -43,17 +43,19 @@ def of_other_script(where: str, text: str) -> ConfigError | None:
     )
 
 
-def _of_own_program(text: str) -> str | None:
-    """Return what a script starts where it is a program that no tool here knows; None where it starts none."""
+def of_own_program(where: str, text: str) -> ConfigError | None:
+    """Return why a program that no tool here knows cannot be read; None where a script starts none."""
     found = list(OWN.finditer(text))
     if not found:
         return None
     program, arguments = found[-1][1], found[-1][2]
     if (file := NAMED.search(arguments)) is not None:
-        return f"{program} with {file[1]}: read that file, if it is of a tool that list-formats shows"
+        started = f"{program} with {file[1]}: read that file, if it is of a tool that list-formats shows; otherwise"
+        return ConfigError(f"{where} starts {started} {WAY_OUT}")
     names = re.findall(r"(?:^|\s)(--?[A-Za-z][\w.-]*)", arguments)
     listed = ", ".join(names[:MOST_NAMES]) + (" …" if len(names) > MOST_NAMES else "")
-    return f"{program}, a program of its own whose arguments ({listed or 'none'}) are not known here"
+    started = f"{program}, a program of its own whose arguments ({listed or 'none'}) are not known here"
+    return ConfigError(f"{where} starts {started}; {WAY_OUT}")
 
 
 def _of_gpt_neox(text: str) -> list[str]:

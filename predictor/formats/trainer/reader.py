@@ -14,6 +14,7 @@ from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
 from predictor.formats.trainer.run import read_run
+from predictor.formats.trainer.sections import flattened, has_sections
 
 FORMAT = "Hugging Face Trainer arguments"
 STATE = "Hugging Face trainer_state.json"
@@ -74,9 +75,12 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     Raises:
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each.
     """
-    problems = Problems()
-    content = read_mapping(path)
-    return from_arguments(content, path.name, Launch(path.parent, num_gpus), problems)
+    content, notes = read_mapping(path), list[str]()
+    if has_sections(content):
+        content, note = flattened(content, path.name)
+        notes.append(note)
+    launch = Launch(path.parent, num_gpus, notes=notes)
+    return from_arguments(content, path.name, launch, Problems())
 
 
 def from_arguments(

@@ -22,7 +22,7 @@ from predictor.formats.fields import settled_gpus
 from predictor.formats.known_keys import known_keys
 from predictor.formats.megatron.command import REDIRECTIONS, with_sources
 from predictor.formats.shell.script import parse
-from predictor.formats.shell.starts import CALLED, of_other_script
+from predictor.formats.shell.starts import CALLED, of_other_script, of_own_program
 from predictor.formats.shell.words import UNKNOWN, as_written, is_unknown
 from predictor.formats.trainer import axolotl, llama_factory, reader, swift
 from predictor.formats.trainer.layout import Launch, beside
@@ -100,6 +100,8 @@ def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Re
         other = of_other_script(path.name, text)
         if other is not None and CALLED.search(text) is not None:
             raise other
+        if (own := of_own_program(path.name, text.replace("\\\n", " "))) is not None:
+            raise own
         raise ConfigError(
             f"{path.name}: it starts no Trainer of a language model that is told by its arguments, such as "
             "--per_device_train_batch_size; read the script or the file that has them"
