@@ -32,6 +32,7 @@ from predictor.formats.shell.words import is_unknown
 from predictor.formats.source import YAML, Source
 
 KEYS = "verl"
+ATTENTIONS = ("flash_attention_2", "flash_attention_3", "sdpa")
 PROGRAMS = re.compile(r"\bmain_\w*ppo\b|\bverl\.trainer\.\w+|\brecipe\.\w+\.main\w*|\bmain_dapo\b|\bsft_trainer\w*\b")
 NO_TRAINING = re.compile(r"main_(?:generation|eval|filter)\w*$")
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
@@ -106,9 +107,13 @@ class _Run:
     def read(self, num_gpus: int | None, launched: list[int | None], is_megatron: bool) -> Read:
         """Return what the run says."""
         fields = self.fields
-        engine = "megatron" if is_megatron or fields.values.get("model_engine") == MEGATRON else SHARDS[0]
+        chosen = str(fields.values.get("model_engine") or fields.values.get("engine") or SHARDS[0])
+        engine = MEGATRON if is_megatron else chosen
         strategy = str(fields.get("model.strategy" if self.is_tuning else f"{ACTOR}strategy") or engine)
-        fields.used |= {"model_engine"}
+        fields.used |= {"model_engine", "engine"}
+        attention = f"{self.model_prefix}override_config.attn_implementation"
+        if fields.has(attention) and fields.get(attention) not in ATTENTIONS:
+            fields.broken(fields.error(attention, f"modelled: {', '.join(ATTENTIONS)}"))
         if strategy not in (*SHARDS, MEGATRON):
             raise ConfigError(f"{self.where}: the actor's strategy is {strategy}; modelled: fsdp, fsdp2 and megatron")
         self.optimizer()

@@ -20,6 +20,9 @@ OF_MODEL = dict.fromkeys(
     ("name", "id", "path", "model", "hf_id", "model_path", "name_or_path", "base_model_name_or_path", "base"),
     "model_name_or_path",
 )
+OF_TRAINING = {"optimizer": "optim", "model": "model_name_or_path", "model_path": "model_name_or_path"}
+OF_TRAINING |= dict.fromkeys(("is_peft", "is_lora", "enable_lora", "lora_enabled", "peft_enabled"), "use_peft")
+LENGTHS = ("max_seq_length", "max_seq_len", "max_length", "cutoff_len", "block_size")  # of data sections as well
 OF_ADAPTERS = {"r": "lora_r", "rank": "lora_r", "dropout": "lora_dropout", "alpha": "lora_alpha", "bias": "lora_bias"}
 OF_ADAPTERS |= {"enabled": "use_peft", "enable": "use_peft", "use_lora": "use_peft"}
 KINDS = ("method", "kind", "type", "peft_type", "name")
@@ -49,14 +52,16 @@ def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], s
         name = path[-1] if path else ""
         scalars = {key: value for key, value in section.items() if not isinstance(value, Mapping) and value is not None}
         if path == training[: len(path)]:
-            values |= {"optim" if key == "optimizer" else key: value for key, value in scalars.items()}
+            values |= {OF_TRAINING.get(key, key): value for key, value in scalars.items()}
         elif MODEL.fullmatch(name):
             values |= {OF_MODEL.get(key, key): value for key, value in scalars.items()}
         elif ADAPTERS.fullmatch(name):
-            values |= _adapters(name, scalars)
+            values = _adapters(name, scalars) | values
         elif OTHERS.fullmatch(name):
             of_optimizer = OF_OPTIMIZER if name.startswith("optim") else {}
             values |= {of_optimizer.get(key, key): value for key, value in scalars.items()}
+        elif length := next(((key, scalars[key]) for key in LENGTHS if key in scalars), None):
+            values.setdefault(*length)
         elif scalars and not any(".".join(path).startswith(f"{other}.") for other in left):
             left.append(".".join(path))
     if values.get("use_peft") is False:

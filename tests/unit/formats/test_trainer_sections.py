@@ -70,3 +70,16 @@ def test_several_trainings_are_refused(tmp_path: Path) -> None:
 def test_a_key_of_cost_that_nothing_knows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="sub_batch_size is 2; of TRL it is not known here"):
         found(tmp_path, {"training": {"sub_batch_size": 2}})
+
+
+def test_sections_that_our_own_trainers_have_too(tmp_path: Path) -> None:
+    keys = {"experiment": None, "data": {"max_seq_length": 8192}, "training": {"max_seq_length": None, "bf16": True}}
+    read = found(tmp_path, keys)
+    assert read.content["model"]["sequence_length"] == 8192
+    assert read.content["training"]["precision"] == "bf16"
+    assert found(tmp_path, {"experiment_name": "a"}).format == "Hugging Face Trainer arguments"
+
+
+def test_a_switch_outside_of_the_section_counts(tmp_path: Path) -> None:
+    keys = {"training": {"is_peft": False}, "peft_config": {"r": 32}}
+    assert "lora" not in found(tmp_path, keys).content["training"]
