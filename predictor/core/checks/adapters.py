@@ -45,15 +45,15 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
     _check_ranks(lora, model, layout)
     if lora.quantized_base is QuantizedBase.INT8 and model.experts is not None:
         raise ConfigError("training.lora.quantized_base is int8; of experts only four bits are modelled: write nf4")
-    if lora.quantized_base is not None and (layout.zero_stage >= 3 or training.gemm_recipe is not None):
-        key = (
-            "parallelism.zero_stage is 3"
-            if layout.zero_stage >= 3
-            else f"training.gemm_recipe is {training.gemm_recipe}"
-        )
+    if lora.quantized_base is QuantizedBase.INT8 and layout.zero_stage >= 3:
         raise ConfigError(
-            f"{key} with training.lora.quantized_base; only whole weights in four or eight bits, with no recipe, are "
-            "modelled: use zero_stage 0, 1 or 2 and no gemm_recipe"
+            "parallelism.zero_stage is 3 with training.lora.quantized_base int8; bitsandbytes shards weights in four bits "
+            "alone: write nf4, or zero_stage 0, 1 or 2"
+        )
+    if lora.quantized_base is not None and training.gemm_recipe is not None:
+        raise ConfigError(
+            f"training.gemm_recipe is {training.gemm_recipe} with training.lora.quantized_base, whose products run in "
+            "16 bits; leave gemm_recipe out"
         )
 
 

@@ -72,6 +72,7 @@ class QuantizedBase(StrEnum):
     """How frozen weights of linear layers are kept in few bits (bitsandbytes)."""
 
     NF4 = "nf4"
+    NF4_DOUBLE = "nf4_double"
     INT8 = "int8"
 
 
@@ -115,8 +116,8 @@ class Lora:
         QuantizedBase | None,
         BeforeValidator(_quantized_base),
         Field(
-            description="weights of the base's linear layers in few bits: nf4 or true (QLoRA, blocks of 64), or int8 "
-            "(LLM.int8)"
+            description="weights of the base's linear layers in few bits: nf4 or true (QLoRA, blocks of 64), nf4_double "
+            "(scales quantised too), or int8 (LLM.int8)"
         ),
     ] = None
 

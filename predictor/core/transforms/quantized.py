@@ -5,8 +5,13 @@ recomputed, and backward for the gradient of the input. In eight (LLM.int8) the 
 kernels narrow its input by rows and scale its sums, and columns of outliers are multiplied in 16 bits; backward the
 matrix is widened and scaled. Products of integers were not measured: they are timed as products in 16 bits.
 
+Scales of four bits are in fp32, or, quantised themselves (double quantisation), in eight bits by blocks of 256: two
+more kernels widen them. Ranks that share out a base share out its bits; bitsandbytes keeps scales beside the parameter,
+whole on every rank.
+
 Source: Dettmers et al. 2023, arXiv:2305.14314, and 2022, arXiv:2208.07339; bitsandbytes
-bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitLt.
+bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitLt; nn/modules.py,
+fix_4bit_weight_quant_state_from_module; functional.py, dequantize_4bit.
 """
 
 from __future__ import annotations
@@ -18,9 +23,17 @@ from predictor.core.kernel_rows import stream
 from predictor.core.rows import FP32_BYTES, Kind, Row
 from predictor.core.transforms.lora import QuantizedBase
 
-BLOCK = 64  # weights that share a scale in fp32
-BYTES = {QuantizedBase.NF4: 0.5 + FP32_BYTES / BLOCK, QuantizedBase.INT8: 1.0}  # the latter has a scale per row alone
 INT8, INT32 = 1, 4  # bytes
+BLOCK, SCALES_BLOCK = 64, 256  # weights that share a scale, and scales in eight bits that share one in fp32
+PACKED_BYTES = {QuantizedBase.NF4: 0.5, QuantizedBase.NF4_DOUBLE: 0.5, QuantizedBase.INT8: 1.0}
+SCALE_BYTES = {
+    QuantizedBase.NF4: FP32_BYTES / BLOCK,
+    QuantizedBase.NF4_DOUBLE: (INT8 + FP32_BYTES / SCALES_BLOCK) / BLOCK,
+    QuantizedBase.INT8: 0.0,  # one per row alone
+}
+# Scales in eight bits are widened to fp32, to which their mean is added, before the weights' kernel reads them.
+WIDENED_SCALES_BYTES = 4 * FP32_BYTES / BLOCK
+WIDENED_SCALES_LAUNCHES = 2
 # Kernels beside a product of integers: narrow the input, look for outliers, take their columns of input and weights,
 # scale the sums, add the outliers' product.
 INT8_LAUNCHES = 6
@@ -28,24 +41,23 @@ WIDENING_LAUNCHES = 2  # cast and scale
 NAME = "dequantization"
 
 
-def quantized(row: Row) -> bool:
-    """Return whether a row multiplies with weights that are kept in few bits."""
-    return row.kind is Kind.PRODUCT and not row.trains
-
-
 def with_quantized_base(rows: list[Row], call: LayerCall, base: QuantizedBase) -> list[Row]:
     """Return rows with the kernels that frozen weights in few bits need, each before its product."""
     widened: list[Row] = []
     for row in rows:
-        if quantized(row) and row.forward is not None:
-            widened += _in_four_bits(row, call) if base is QuantizedBase.NF4 else _in_eight_bits(row, call)
+        if row.kind is Kind.PRODUCT and not row.trains and row.forward is not None:
+            widened += _in_eight_bits(row, call) if base is QuantizedBase.INT8 else _in_four_bits(row, call, base)
+            row = row._replace(narrow=True)
         widened.append(row)
     return widened
 
 
-def _in_four_bits(row: Row, call: LayerCall) -> Iterator[Row]:
+def _in_four_bits(row: Row, call: LayerCall, base: QuantizedBase) -> Iterator[Row]:
     assert row.forward is not None
-    size_bytes, times = row.weights * (BYTES[QuantizedBase.NF4] + call.element_bytes), row.forward.times
+    each, launches = PACKED_BYTES[base] + SCALE_BYTES[base] + call.element_bytes, 1
+    if base is QuantizedBase.NF4_DOUBLE:
+        each, launches = each + WIDENED_SCALES_BYTES, launches + WIDENED_SCALES_LAUNCHES
+    size_bytes, times = row.weights * each, row.forward.times * launches
     yield stream(NAME, row.module, call, (size_bytes, size_bytes), (times, times))
 
 

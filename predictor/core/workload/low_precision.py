@@ -6,6 +6,7 @@ from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.operator import BOTH, Direction
 from predictor.core.costs.work import PRECISION_BYTES
 from predictor.core.transforms.low_precision import LowPrecision
+from predictor.core.transforms.quantized import PACKED_BYTES
 from predictor.core.workload.recipes import ONE_LAYOUT, READ, RECIPES, Casts, Recipe
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task
@@ -89,6 +90,17 @@ def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
 def gather_bytes(run: TrainingRun) -> float:
     """Return the bytes of one weight on its way to other ranks."""
     return PRECISION_BYTES[run.gather_precision or run.precision]
+
+
+def wire_bytes(run: TrainingRun, parameters: int, narrow: int) -> float:
+    """Return the bytes of so many weights on their way to other ranks, of which ``narrow`` travel in few bits.
+
+    What FSDP shards of a base in four bits is its packed parameter, stored as 16-bit numbers
+    (``bnb_4bit_quant_storage``). Source: bitsandbytes, docs/source/fsdp_qlora.md.
+    """
+    base = None if run.lora is None else run.lora.quantized_base
+    packed = 0.0 if base is None else narrow * PACKED_BYTES[base]
+    return (parameters - narrow) * gather_bytes(run) + packed
 
 
 def product_precision(run: TrainingRun) -> str:

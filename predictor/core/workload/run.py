@@ -18,6 +18,7 @@ from predictor.core.folds import multiplications, parameters
 from predictor.core.rows import FP32_BYTES, Kind
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.transforms.lora import AdapterSettings, with_adapters
+from predictor.core.transforms.quantized import with_quantized_base
 from predictor.core.workload.layer_sizes import sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ParallelismKeys
@@ -249,6 +250,8 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
                 held = experts.num_experts // layout.expert_parallel_size
                 settings = settings._replace(held=held, experts_per_token=experts.experts_per_token)
             rows = with_adapters(rows, self.lora, call, settings)
+            if self.lora.quantized_base is not None:
+                rows = with_quantized_base(rows, call, self.lora.quantized_base)
         return parameters(rows)
 
     def _at_an_end(self, parameters: int) -> RankParameters:

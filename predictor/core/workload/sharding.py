@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from predictor.core.costs.collectives import Topology
 from predictor.core.rows import FP32_BYTES
-from predictor.core.workload.low_precision import gather_bytes
+from predictor.core.workload.low_precision import gather_bytes, wire_bytes
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
@@ -55,20 +55,26 @@ class Passes(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """Ranks that share out so many parameters' states, and those that hold the same share."""
+    """Ranks that share out so many parameters' states, and those that hold the same share.
+
+    Attributes:
+        narrow: parameters of them in few bits.
+    """
 
     parameters: int
     sharing: Topology
     replicas: Topology
+    narrow: int = 0
 
 
 def groups_of(run: TrainingRun, parameters: RankParameters) -> list[Groups]:
     """Return parameters by the ranks that share them out, dense ones first."""
     layout, size = run.layout, run.zero_ranks
-    groups = [Groups(parameters.dense, layout.sharing_group(size), layout.replica_group(size))]
+    dense = layout.sharing_group(size), layout.replica_group(size)
+    groups = [Groups(parameters.dense, *dense, parameters.narrow_dense)]
     if parameters.routed:
         routed = layout.expert_sharing_group(size), layout.expert_replica_group(size)
-        groups.append(Groups(parameters.routed, *routed))
+        groups.append(Groups(parameters.routed, *routed, parameters.narrow_routed))
     return groups
 
 
@@ -132,10 +138,9 @@ def overlaps_gather(run: TrainingRun) -> bool:
 
 def gather_tasks(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the gathering of a unit's weights."""
-    wire = gather_bytes(run)
     tasks: list[Task] = []
     for group in groups_of(run, parameters.held):
-        shard = group.parameters * wire / group.sharing.ranks
+        shard = wire_bytes(run, group.parameters, group.narrow) / group.sharing.ranks
         tasks += collective_task("all_gather", shard, group.sharing, Part.DATA_PARALLEL)
     return tasks
 
@@ -150,7 +155,8 @@ def weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     if wire > run.element_bytes:  # torch.autocast narrows every weight where it is used first
         size_bytes += parameters.total * (wire + run.element_bytes)
     elif run.framework not in ON_FSDP1:
-        size_bytes += parameters.total * COPY_PASSES * wire
+        narrow = parameters.narrow.total
+        size_bytes += COPY_PASSES * wire_bytes(run, parameters.total, narrow)
     return _streams("weight_copies", size_bytes, run)
 
 

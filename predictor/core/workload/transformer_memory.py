@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from predictor.core.blocks.experts import routed_tokens
 from predictor.core.costs.work import ELEMENT_BYTES
 from predictor.core.rows import FP32_BYTES, MASK_BYTES
+from predictor.core.transforms.quantized import PACKED_BYTES, SCALE_BYTES
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.losses import head_bytes
-from predictor.core.workload.low_precision import gather_bytes
+from predictor.core.workload.low_precision import gather_bytes, wire_bytes
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharding import shares_once
@@ -72,10 +73,11 @@ def _gathered_units(run: TrainingRun) -> int:
     return 1 + (run.prefetch_units if run.overlap_parameter_gather else 0)
 
 
-def _gathered_bytes(run: TrainingRun) -> float:
-    """Return the bytes of a layer's gathered weight: as it travelled, and narrowed where torch.autocast does so."""
-    wire = gather_bytes(run)
-    return wire + (run.element_bytes if wire > run.element_bytes else 0.0)
+def _gathered_bytes(run: TrainingRun, parameters: RankParameters) -> float:
+    """Return the bytes of a unit's gathered weights: as they travelled, and narrowed where torch.autocast does so."""
+    held, narrow = parameters.held.total, parameters.narrow.total
+    narrowed = run.element_bytes if gather_bytes(run) > run.element_bytes else 0
+    return wire_bytes(run, held, narrow) + (held - narrow) * narrowed
 
 
 def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
@@ -85,10 +87,9 @@ def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
         kept += _pipe_outputs(run)
     working = recomputed + _ffn_gradients(run, kind)
     if run.zero_stage == 3 and not run.reshard_after_forward:
-        kept_weights = run.layer_parameters(kind).held.total * _gathered_bytes(run)
-        return BlockMemory(kept, working, gathered=float(kept_weights))
+        return BlockMemory(kept, working, gathered=_gathered_bytes(run, run.layer_parameters(kind)))
     if run.zero_stage == 3:
-        working += _gathered_units(run) * run.layer_parameters(kind).held.total * _gathered_bytes(run)
+        working += _gathered_units(run) * _gathered_bytes(run, run.layer_parameters(kind))
         working += _sharded_gradients(run, run.layer_parameters(kind).total)
     return BlockMemory(kept, working)
 
@@ -198,11 +199,13 @@ def _share(run: TrainingRun, parameters: RankParameters) -> float:
 
 def _weights(run: TrainingRun, parameters: RankParameters, weight_bytes: int) -> float:
     """Return the bytes of the weights that a rank keeps; frozen ones have no fp32 copy."""
-    held = parameters.held
-    trained, everything = (
-        (_share(run, parameters), _share(run, held)) if run.zero_stage >= 3 else (parameters.total, held.total)
+    trained, everything, narrow = (
+        _share(run, each) if run.zero_stage >= 3 else each.total
+        for each in (parameters, parameters.held, parameters.narrow)
     )
-    return trained * weight_bytes + (everything - trained) * run.element_bytes
+    base = None if run.lora is None else run.lora.quantized_base
+    few_bits = 0.0 if base is None else narrow * PACKED_BYTES[base] + parameters.narrow.total * SCALE_BYTES[base]
+    return trained * weight_bytes + (everything - trained - narrow) * run.element_bytes + few_bits
 
 
 def stage_states(

@@ -134,4 +134,4 @@ def _lora(section: Fields, is_quantized: bool) -> dict[str, Any]:
     keys: dict[str, Any] = {"rank": section.whole("lora_rank", 8), "targets": targets, "fp32": False}
     keys |= {"dropout": rate} if (rate := section.real("lora_dropout", 0.0)) else {}
     quantized = section.switch("quantize_base", is_quantized)
-    return keys | ({"quantized_base": True} if quantized else {})
+    return keys | ({"quantized_base": "nf4_double"} if quantized else {})

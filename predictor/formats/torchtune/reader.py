@@ -78,9 +78,6 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         **({"lora": lora} if lora else {}),
     }
     parallelism = problems.part(nothing(), _layout, fields, precision, num_gpus, unsaid)
-    if lora.get("quantized_base") and parallelism.get("zero_stage") == 3 and num_gpus is not None:
-        rule = "a base in four bits that GPUs shard is not modelled; predict one (--gpus 1)"
-        problems.lines.append(str(sections["model"].error("_component_", rule)))
     model |= _samples(fields, sections, notes, unsaid)
     _refuse_losses(sections, problems)
     problems.lines += _of_other_recipes(fields)

@@ -118,7 +118,7 @@ def quantised(arguments: Arguments) -> dict[str, Any]:
     kind = arguments.value("bnb_4bit_quant_type", "nf4")
     if kind not in ("nf4", "fp4"):
         arguments.broken("bnb_4bit_quant_type", "expected nf4 or fp4")
-    return {"quantized_base": True}
+    return {"quantized_base": "nf4_double" if arguments.switch("bnb_4bit_use_double_quant") else True}
 
 
 def _targets(arguments: Arguments) -> list[str] | None:

@@ -34,7 +34,8 @@ DIALECT = Dialect(
         "float16": "fp16",
         "sequence_parallel_degree": "context_parallel_size",
     },
-    {"per_device_train_batch_size": 1, "max_length": 512, "bf16": "auto", "optim": "adamw_torch_fused"},
+    {"per_device_train_batch_size": 1, "max_length": 512, "bf16": "auto", "optim": "adamw_torch_fused"}
+    | {"bnb_4bit_use_double_quant": True},
     ("adapter", "batch_size", "plugins", "rl", "datasets"),
 )
 ATTENTIONS = {

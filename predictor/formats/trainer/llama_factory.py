@@ -31,8 +31,14 @@ DIALECT = Dialect(
         "flash_attn": "attn_implementation",
         "enable_liger_kernel": "use_liger_kernel",
         "quantization_type": "bnb_4bit_quant_type",
+        "double_quantization": "bnb_4bit_use_double_quant",
     },
-    {"max_length": 2048, "lora_target_modules": "all", "gradient_checkpointing": True},
+    {
+        "max_length": 2048,
+        "lora_target_modules": "all",
+        "gradient_checkpointing": True,
+        "bnb_4bit_use_double_quant": True,
+    },
     (
         "stage",
         "finetuning_type",

@@ -37,6 +37,7 @@ OF_CALLS = {
         "load_in_4bit": "load_in_4bit",
         "load_in_8bit": "load_in_8bit",
         "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+        "bnb_4bit_use_double_quant": "bnb_4bit_use_double_quant",
     },
     "from_pretrained": {
         "pretrained_model_name_or_path": "model_name_or_path",

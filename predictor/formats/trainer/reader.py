@@ -42,6 +42,9 @@ NAMES = {
     "use_8bit": "load_in_8bit",
     "use_4bit_quantization": "load_in_4bit",
     "use_8bit_quantization": "load_in_8bit",
+    "use_bnb_nested_quant": "bnb_4bit_use_double_quant",
+    "use_nested_quant": "bnb_4bit_use_double_quant",
+    "double_quant": "bnb_4bit_use_double_quant",
     "flash_attn": "use_flash_attn",
 }
 TRAINER = Dialect("transformers", "trainer", NAMES)

@@ -35,6 +35,7 @@ BESIDE_OTHERS = (
     "lora_target_modules",
     "lora_modules_to_save",
     "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant",
     "load_in_4bit",
     "load_in_8bit",
     "packing",

@@ -37,6 +37,7 @@ DIALECT = Dialect(
         "gradient_checkpointing": True,
         "lora_target_modules": "all-linear",
         "lora_dropout": 0.05,
+        "bnb_4bit_use_double_quant": True,
     },
     ("tuner_type", "train_type", "sft_type", "quant_bits", "quantization_bit", "quant_method", "task_type"),
 )

@@ -59,7 +59,7 @@ def test_sizes(tmp_path: Path) -> None:
             {"adapter": "qlora", "lora_r": 8, "lora_target_modules": ["o_proj"]},
             "training",
             "lora",
-            {"rank": 8, "targets": ["attention_output"], "quantized_base": True},
+            {"rank": 8, "targets": ["attention_output"], "quantized_base": "nf4_double"},
         ),
         ({"bf16": False, "fp16": True}, "training", "precision", "fp16"),
         ({"bf16": False, "fp16": False}, "training", "precision", "fp32"),

@@ -53,7 +53,7 @@ def whole(read: Read) -> dict[str, Any]:
         ({"fp8": True, "fp8_backend": "te"}, "training", "gemm_recipe", "fp8_delayed"),
         (LORA, "training", "lora", {"rank": 4, **ALL}),
         ({**LORA, "lora_target": "q_proj,v_proj"}, "training", "lora", {"rank": 4, "targets": ["q", "v"]}),
-        ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, **ALL, "quantized_base": True}),
+        ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, **ALL, "quantized_base": "nf4_double"}),
         ({**LORA, "quantization_bit": 8}, "training", "lora", {"rank": 4, **ALL, "quantized_base": "int8"}),
     ],
 )
@@ -120,7 +120,7 @@ def test_version_1(tmp_path: Path) -> None:
     assert (training["micro_batch_size"], training["global_batch_size"], training["recompute"]) == (2, 32, "full")
     adapters = {"peft_config": {"name": "lora", "r": 16, "lora_alpha": 32}, "quant_config": {"quantization_bit": 4}}
     path.write_text(yaml.safe_dump({**run, "dist_config": None, **adapters}), encoding="utf-8")
-    assert read_any(path, 8).content["training"]["lora"] == {"rank": 16, **ALL, "quantized_base": True}
+    assert read_any(path, 8).content["training"]["lora"] == {"rank": 16, **ALL, "quantized_base": "nf4_double"}
     path.write_text(yaml.safe_dump({**run, "dist_config": {"name": "fsdp2", "cp_size": 2}}), encoding="utf-8")
     with pytest.raises(ConfigError, match="cp_size is 2; DeepSpeed-Ulysses is not modelled"):
         read_any(path, 8)

@@ -93,7 +93,7 @@ def test_adapters(tmp_path: Path) -> None:
         "targets": ["q", "v", "attention_output", "gate", "up", "ffn_down"],
         "fp32": False,
         "dropout": 0.1,
-        "quantized_base": True,
+        "quantized_base": "nf4_double",
     }
 
 
@@ -125,7 +125,6 @@ def test_every_preset_is_known() -> None:
         (FULL.replace("batch_size: 2\n", ""), "is of no training: it has no batch_size"),
         (LORA.replace("lora_rank: 16", "use_dora: true"), "DoRA is not modelled"),
         (LORA.replace("lora_rank: 16", "apply_lora_to_output: true"), "an adapter of the output projection"),
-        (LORA.replace(".lora_llama", ".qlora_llama"), "a base in four bits that GPUs shard is not modelled"),
         (LORA.replace("q_proj, v_proj", "router"), "expected a list of q_proj, k_proj, v_proj, output_proj"),
     ],
 )
