@@ -298,6 +298,7 @@ class Space:
             layout=self.layout(plan.degrees),
             layers_per_stage=layers.stages,
             layers_per_chunk=layers.chunks,
+            offload_parameters=False,
             offload_activation_layers=0,
             offload_modules=(),
             micro_batch_size=plan.micro_batch_size,

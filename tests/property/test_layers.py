@@ -159,6 +159,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "host_threads": (1,),
     "host_simd": (False,),
     "pinned_offload": (False,),
+    "offload_parameters": (True,),
     "offload_activation_layers": (1,),
     "host_slowdown": (2.0,),
     "conditions": (Conditions.TUNED, Conditions.ORDINARY),

@@ -47,8 +47,8 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
         raise ConfigError("training.lora.quantized_base is int8; of experts only four bits are modelled: write nf4")
     if lora.quantized_base is QuantizedBase.INT8 and layout.zero_stage >= 3:
         raise ConfigError(
-            "parallelism.zero_stage is 3 with training.lora.quantized_base int8; bitsandbytes shards weights in four bits "
-            "alone: write nf4, or zero_stage 0, 1 or 2"
+            "parallelism.zero_stage is 3 with training.lora.quantized_base int8; of weights in few bits those in four "
+            "are sharded alone: write nf4, or zero_stage 0, 1 or 2"
         )
     if lora.quantized_base is not None and training.gemm_recipe is not None:
         raise ConfigError(

@@ -116,8 +116,8 @@ class Lora:
         QuantizedBase | None,
         BeforeValidator(_quantized_base),
         Field(
-            description="weights of the base's linear layers in few bits: nf4 or true (QLoRA, blocks of 64), nf4_double "
-            "(scales quantised too), or int8 (LLM.int8)"
+            description="weights of the base's linear layers in few bits: nf4 or true (QLoRA, blocks of 64), "
+            "nf4_double (scales quantised too), or int8 (LLM.int8)"
         ),
     ] = None
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from predictor.core.costs.collectives import Topology
 from predictor.core.rows import FP32_BYTES
-from predictor.core.workload.low_precision import gather_bytes, wire_bytes
+from predictor.core.workload.low_precision import gather_bytes, shard_bytes, wire_bytes
+from predictor.core.workload.offload import host_copy
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
@@ -145,6 +146,20 @@ def gather_tasks(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     return tasks
 
 
+def _fetches(run: TrainingRun, parameters: RankParameters) -> list[list[Task]]:
+    """Return what brings a unit's weights to a rank, one after the other: its share from the host, then all others'.
+
+    The share travels as it is kept, and is cast on the GPU. Source: torch distributed/fsdp/_fully_shard/_fsdp_param.py,
+    all_gather_inputs (offload_to_cpu); DeepSpeed runtime/zero/partition_parameters.py, all_gather_coalesced.
+    """
+    gathers = gather_tasks(run, parameters)
+    if not run.offload_parameters:
+        return [gathers]
+    groups = groups_of(run, parameters.held)
+    share = sum(shard_bytes(run, group.parameters, group.narrow) / group.sharing.ranks for group in groups)
+    return [host_copy("weights_from_host", share, run.pinned_offload), gathers]
+
+
 def weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the kernels around a gather: a rank's fp32 share is narrowed, and weights are copied out or narrowed."""
     wire, size_bytes, parameters = gather_bytes(run), 0.0, parameters.held
@@ -188,7 +203,8 @@ def _with(step_pass: PassTasks, copies: list[Task], traffic: list[Task], overlap
     if not overlaps:
         return PassTasks(tasks + traffic, step_pass.overlaps)
     behind = [task for task in tasks if task.part not in TRAFFIC]
-    return PassTasks(tasks, [*step_pass.overlaps, Overlap(traffic, behind, slows=True)])
+    slows = traffic[0].part is not Part.HOST_LINK  # copies between memories take no SMs
+    return PassTasks(tasks, [*step_pass.overlaps, Overlap(traffic, behind, slows)])
 
 
 def _products(step_pass: PassTasks) -> float:
@@ -251,7 +267,8 @@ def _cast(run: TrainingRun, parameters: RankParameters, passes: Passes) -> Passe
 
 def shares_traffic(run: TrainingRun) -> bool:
     """Return whether passes have traffic of sharded weights or gradients."""
-    return run.zero_stage >= 2 and run.layout.gradient_ranks > 1 and not shares_once(run)
+    has_others = run.layout.gradient_ranks > 1 or run.offload_parameters
+    return run.zero_stage >= 2 and has_others and not shares_once(run)
 
 
 def first_differs(run: TrainingRun) -> bool:
@@ -278,15 +295,15 @@ def sharded(run: TrainingRun, parameters: RankParameters, passes: Passes, is_fir
         return passes
     forward, recompute, backward = _copied(run, parameters, passes)
     ahead = run.overlap_parameter_gather and run.prefetch_units > 0
-    gathers: list[Task] = []
-    if run.zero_stage >= 3:
-        gathers = gather_tasks(run, parameters)
-        forward = _with(forward, [], gathers, ahead and not is_first)
+    fetches = _fetches(run, parameters) if run.zero_stage >= 3 else []
+    for traffic in fetches:
+        forward = _with(forward, [], traffic, ahead and not is_first)
     passes = Passes(forward, recompute, backward)
     reduces = run.overlap_gradient_reduction and not is_first
     share = _recomputed_share(run, passes) if ahead or reduces else 0.0
     if run.reshard_after_forward:
-        passes = _backward(passes, gathers, ahead, share)
+        for traffic in fetches:
+            passes = _backward(passes, traffic, ahead, share)
     return _backward(passes, scatter_tasks(run, parameters), reduces, share)
 
 
@@ -304,7 +321,8 @@ def sharded_root(
         return forward, backward
     if run.zero_stage >= 3:
         copies = weight_copies(run, parameters)
-        forward = _with(forward, copies, gather_tasks(run, parameters), overlaps=False)
+        for traffic in _fetches(run, parameters):
+            forward, copies = _with(forward, copies, traffic, overlaps=False), []
     copies = gradient_copies(run, parameters)
     hides = is_end and run.zero_stage == 2 and run.overlap_gradient_reduction
     return forward, _with(backward, copies, scatter_tasks(run, parameters), hides)

@@ -7,7 +7,7 @@ from predictor.core.costs.catalogue import catalogue
 from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.host_stack import step_work
 from predictor.core.workload.low_precision import gather_bytes, step_weight_casts
-from predictor.core.workload.offload import update
+from predictor.core.workload.offload import update, updates_beside_weights
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharded_step import shared_once
@@ -70,8 +70,9 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
             reduction += reduction_tasks(run, group)
         if run.zero_stage in (1, 2):
             gather += collective_task("all_gather", share * gather_bytes(run), group.sharing, Part.DATA_PARALLEL)
-    on_gpu, on_host = update(run, owned)
-    optimizer = [_around_optimizer(run, owned), *step_weight_casts(run, stage)]
+    on_gpu, on_host, returned = update(run, owned)
+    around = [] if updates_beside_weights(run) else [_around_optimizer(run, owned)]
+    optimizer = [*around, *step_weight_casts(run, stage), *returned]
     if on_gpu or on_host is None:
         step = catalogue()["optimizer_step"]
         optimizer.insert(0, Task("optimizer_step", step, FORWARD, (on_gpu, 1), 1.0, Part.OPTIMIZER, 1))

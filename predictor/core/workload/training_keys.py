@@ -144,6 +144,13 @@ class TrainingKeys:
     pinned_offload: Annotated[
         Switch, Field(description="host memory of offloaded states is pinned (DeepSpeed's pin_memory)")
     ] = True
+    offload_parameters: Annotated[
+        Switch,
+        Field(
+            description="a rank's shards of the weights are kept in host memory, from where ZeRO-3 gathers them "
+            "(DeepSpeed's offload_param, FSDP's CPUOffload)"
+        ),
+    ] = False
     offload_activation_layers: Annotated[
         Amount, Field(description="layers of each model chunk whose activations travel to host memory and back")
     ] = 0

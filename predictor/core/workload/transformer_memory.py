@@ -15,6 +15,7 @@ from predictor.core.transforms.quantized import PACKED_BYTES, SCALE_BYTES
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.losses import head_bytes
 from predictor.core.workload.low_precision import gather_bytes, wire_bytes
+from predictor.core.workload.offload import updates_beside_weights
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.sharding import shares_once
@@ -199,13 +200,16 @@ def _share(run: TrainingRun, parameters: RankParameters) -> float:
 
 def _weights(run: TrainingRun, parameters: RankParameters, weight_bytes: int) -> float:
     """Return the bytes of the weights that a rank keeps; frozen ones have no fp32 copy."""
+    base = None if run.lora is None else run.lora.quantized_base
+    scales = 0.0 if base is None else parameters.narrow.total * SCALE_BYTES[base]
+    if run.offload_parameters:
+        return scales
     trained, everything, narrow = (
         _share(run, each) if run.zero_stage >= 3 else each.total
         for each in (parameters, parameters.held, parameters.narrow)
     )
-    base = None if run.lora is None else run.lora.quantized_base
-    few_bits = 0.0 if base is None else narrow * PACKED_BYTES[base] + parameters.narrow.total * SCALE_BYTES[base]
-    return trained * weight_bytes + (everything - trained - narrow) * run.element_bytes + few_bits
+    packed = 0.0 if base is None else narrow * PACKED_BYTES[base]
+    return trained * weight_bytes + (everything - trained - narrow) * run.element_bytes + packed + scales
 
 
 def stage_states(
@@ -239,7 +243,7 @@ def stage_states(
         buffers += widened * (1.0 - run.offload_optimizer)
     buffers += WORKSPACE_BYTES * (3 if run.framework in ON_TRANSFORMER_ENGINE else 2)
     on_gpu = 1.0 - run.offload_optimizer
-    if run.framework in ON_DEEPSPEED and run.zero_stage >= 2:  # gradients leave as they are computed
+    if updates_beside_weights(run) or (run.framework in ON_DEEPSPEED and run.zero_stage >= 2):  # leave as computed
         gradient_bytes *= on_gpu
     return StageStates(
         weights=_weights(run, parameters, weight_bytes) + cast_weights,

@@ -16,6 +16,7 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.fields import Fields
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import Invocation, invocations
 from predictor.formats.known_keys import known_keys, rest
@@ -127,8 +128,6 @@ class _Command:
     def sharded(self, written: dict[str, Any]) -> Read:
         """Return the command as torch's FSDP2 runs it: weights and gradients in fp32, cast for products."""
         fields = self.fields
-        if fields.switch("fsdp2-cpu-offload"):
-            fields.broken(fields.error("fsdp2-cpu-offload", "offloading is not modelled here; remove it"))
         stays = fields.switch("no-fsdp2-reshard-after-forward")
         keys = fsdp(True, stays_gathered=stays)
         if fields.switch("fsdp2-tp-sequence-parallel"):
@@ -140,6 +139,7 @@ class _Command:
             "framework": "transformers",
             "recompute_stops_early": True,
         }
+        training |= ON_HOST if fields.switch("fsdp2-cpu-offload") else {}
         return Read({"parallelism": keys, "training": training}, ())
 
     def length(self) -> int:

@@ -14,13 +14,14 @@ from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
-from predictor.formats.fsdp_stack import eager, fsdp_section
+from predictor.formats.fsdp_stack import ON_HOST, eager, fsdp_section
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtune.models import model_section
 
 KEYS = "torchtune"
 SECTIONS = ("model", "tokenizer", "dataset", "optimizer", "loss", "fsdp")
+NONE = Fields({}, "")
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 # Adam's states per parameter, in bytes, where they are not in the weights' precision; -1: as those.
 # Source: bitsandbytes/optim/adamw.py (states of 16-bit weights are in fp32 or 8 bits), torchao low_bit_optim.
@@ -78,6 +79,9 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         **({"lora": lora} if lora else {}),
     }
     parallelism = problems.part(nothing(), _layout, fields, precision, num_gpus, unsaid)
+    offloads = any([fields.switch("fsdp_cpu_offload"), sections.get("fsdp", NONE).switch("cpu_offload")])
+    if offloads and parallelism.get("zero_stage") == 3:
+        training |= ON_HOST
     model |= _samples(fields, sections, notes, unsaid)
     _refuse_losses(sections, problems)
     problems.lines += _of_other_recipes(fields)

@@ -94,7 +94,7 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
         ({"optimizer": "muon"}, "optimizer is 'muon'; only AdamW is modelled"),
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
         ({"unfrozen_parameters": ["lm_head"]}, "training of a part of the weights is not modelled"),
-        ({"fsdp_config": {"offload_params": True}}, "offloading is not modelled"),
+        ({"fsdp_config": {"offload_params": True, "reshard_after_forward": False}}, "it is modelled where weights are"),
         ({"expert_parallel_size": 4}, "expert_parallel_size is 4; set parallelism.expert_parallel_size"),
         ({"context_parallel_size": 3}, "the run has 8 GPUs; expected a multiple of its degrees, 3"),
     ],
@@ -134,5 +134,9 @@ def test_deepspeed_as_axolotl_ships_it(tmp_path: Path) -> None:
     read = found(tmp_path, deepspeed="deepspeed_configs/zero1.json")
     assert read.content["parallelism"]["zero_stage"] == 1
     assert any("is not there; it is taken as axolotl 0.19 has it" in note for note in read.notes)
-    with pytest.raises(ConfigError, match=r"offload_param.device is 'cpu'; weights in host memory are not modelled"):
-        found(tmp_path, deepspeed="deepspeed_configs/zero3_bf16_cpuoffload_all.json")
+    training = found(tmp_path, deepspeed="deepspeed_configs/zero3_bf16_cpuoffload_all.json").content["training"]
+    assert (training["offload_parameters"], training["offload_optimizer"], training["pinned_offload"]) == (
+        True,
+        1,
+        True,
+    )

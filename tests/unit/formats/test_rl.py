@@ -238,8 +238,7 @@ def test_openrlhf_on_fsdp2(tmp_path: Path) -> None:
     assert (keys["tensor_parallel_size"], keys["data_parallel_size"], keys["zero_stage"]) == (2, 4, 3)
     assert (keys["fp32_parameters"], keys["reshard_after_forward"]) == (True, False)
     assert (training["micro_batch_size"], training["recompute"], training["framework"]) == (2, "full", "transformers")
-    with pytest.raises(ConfigError, match="fsdp2-cpu-offload is True; offloading is not modelled"):
-        of_script(tmp_path, command, "--fsdp2_cpu_offload")
+    assert of_script(tmp_path, command, "--fsdp2_cpu_offload").content["training"]["offload_parameters"]
 
 
 def test_megatron_inside_nemo_rl(tmp_path: Path) -> None:

@@ -118,7 +118,6 @@ def test_every_preset_is_known() -> None:
         (FULL.replace("torch.optim.AdamW", "torch.optim.SGD"), "only Adam is modelled"),
         (FULL.replace("modules.loss.CEWithChunkedOutputLoss", "rlhf.loss.DPOLoss"), "a step of DPO runs two answers"),
         (FULL.replace("offloading: false", "offloading: true"), "offloading of all activations is not modelled"),
-        (FULL + "fsdp_cpu_offload: true\n", "weights in host memory are not modelled"),
         (FULL + "quantizer: {_component_: x}\n", "quantisation-aware training is not modelled"),
         (FULL + "teacher_model: {_component_: x}\n", "distillation runs a second model"),
         (FULL + "pipeline_parallel_dim: 2\n", "of torchtune it is not known here"),

@@ -61,6 +61,7 @@ def unsupported(run: TrainingRun) -> list[str]:
         "layers_per_stage that differ": len({layers for chunks in run.chunk_layers for layers in chunks}) > 1,
         "recompute_group_layers above 1": run.recompute_group_layers > 1,
         "offload_optimizer": run.offload_optimizer > 0.0,
+        "offload_parameters": run.offload_parameters,
         "offload_activation_layers": run.offload_activation_layers > 0,
         "offload_modules": bool(run.offload_modules),
         f"recompute {run.recompute} (use none or full)": run.recompute is Recompute.SELECTIVE,

@@ -156,7 +156,7 @@ def test_ranks_share_out_a_base_in_four_bits_but_not_its_scales(base: str, scale
 
 
 def test_a_base_in_eight_bits_is_not_shared_out() -> None:
-    with pytest.raises(ConfigError, match="zero_stage is 3 with training.lora.quantized_base int8"):
+    with pytest.raises(ConfigError, match=r"zero_stage is 3 with training\.lora\.quantized_base int8"):
         predicted("transformers", 3, quantized_base="int8")
 
 
