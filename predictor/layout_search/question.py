@@ -54,6 +54,7 @@ DECIDED = {
         "recompute_modules",
         "offload_parameters",
         "offload_activation_layers",
+        "offload_activations",
         "offload_modules",
     ),
 }
@@ -68,6 +69,7 @@ ABSENT = {
         "recompute_modules",
         "offload_parameters",
         "offload_activation_layers",
+        "offload_activations",
         "offload_modules",
     ),
 }

@@ -300,6 +300,7 @@ class Space:
             layers_per_chunk=layers.chunks,
             offload_parameters=False,
             offload_activation_layers=0,
+            offload_activations=False,
             offload_modules=(),
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,

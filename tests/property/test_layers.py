@@ -161,6 +161,8 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "pinned_offload": (False,),
     "offload_parameters": (True,),
     "offload_activation_layers": (1,),
+    "offload_activations": (True,),
+    "overlap_activation_offload": (False,),
     "host_slowdown": (2.0,),
     "conditions": (Conditions.TUNED, Conditions.ORDINARY),
     "offload_modules": ((OffloadModule.CORE_ATTENTION,),),

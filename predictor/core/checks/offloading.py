@@ -10,6 +10,7 @@ from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.workload.run_choices import OffloadModule, Recompute
 
+ACTIVATIONS = ("offload_activation_layers", "offload_activations", "offload_modules")
 OF_EXPERTS = (OffloadModule.EXPERT_UP, OffloadModule.MOE_ACTIVATION, OffloadModule.FUSED_EXPERTS)
 
 
@@ -20,7 +21,7 @@ def check_offloading(training: TrainingSection, system: PublishedSystem) -> None
         ConfigError: the system does not say them.
     """
     hardware = system.hardware
-    for key in ("offload_optimizer", "offload_parameters", "offload_activation_layers", "offload_modules"):
+    for key in ("offload_optimizer", "offload_parameters", *ACTIVATIONS):
         if getattr(training, key) and hardware.links.host_gb_per_s is None:
             raise ConfigError(
                 f"training.{key} is given; {system.name} does not say how fast its host memory is reached, so set "
@@ -47,11 +48,15 @@ def check_chunk_layers(config: RunConfig, split: Split) -> None:
     for name in ("offload_activation_layers", "recompute_group_layers"):
         if getattr(training, name) > max(1, most):
             raise ConfigError(f"{name} is {getattr(training, name)}; no model chunk has more than {most} layers")
-    if layers and training.offload_modules:
-        raise ConfigError("offload_activation_layers and offload_modules are both given; leave one out")
+    given = [key for key in ACTIVATIONS if getattr(training, key)]
+    if len(given) > 1:
+        raise ConfigError(f"{given[0]} and {given[1]} are both given; leave one out")
     if (layers or training.offload_modules) and training.recompute is Recompute.FULL:
         key = "offload_activation_layers" if layers else "offload_modules"
-        raise ConfigError(f"{key} is given with recompute: full, which keeps no activations to offload; use selective")
+        raise ConfigError(
+            f"{key} is given with recompute: full, which keeps no activations but its inputs; use selective, or "
+            "offload_activations, which offloads those"
+        )
     _check_modules(training, config.model.moe is not None)
 
 

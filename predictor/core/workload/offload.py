@@ -12,9 +12,10 @@ from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.offload_modules import inputs_of_modules
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.software import ON_DEEPSPEED, WITH_DEEPSPEED
 from predictor.core.workload.step_tasks import BlockMemory, HostUpdate
-from predictor.core.workload.tasks import FORWARD, TRAFFIC, Overlap, Part, PassTasks, Task
+from predictor.core.workload.tasks import FORWARD, TRAFFIC, Overlap, Part, Passes, PassTasks, Task, scaled
 from predictor.core.workload.transformer import LayerKind
 
 # Layers' activations on the GPU while backward passes run: those at work, and those that arrive meanwhile.
@@ -110,13 +111,13 @@ def with_host_gradients(run: TrainingRun, parameters: RankParameters, backward: 
         copies = [copy for name in names for copy in host_copy(name, moved, run.pinned_offload)]
     if not copies:
         return backward
-    return (
-        _overlapped(backward, copies) if run.pinned_offload else PassTasks(backward.tasks + copies, backward.overlaps)
-    )
+    return _overlapped(backward, copies) if run.pinned_offload else _in_turn(backward, copies)
 
 
 def offloaded_share(run: TrainingRun, layers: int) -> float:
     """Return the share of a chunk's activations that travel to host memory."""
+    if run.offload_activations:
+        return 1.0
     return min(1.0, run.offload_activation_layers / layers) if layers else 0.0
 
 
@@ -126,35 +127,45 @@ def _overlapped(step_pass: PassTasks, copies: list[Task]) -> PassTasks:
     return PassTasks(step_pass.tasks, [Overlap(copies, behind, own_link=True), *step_pass.overlaps])
 
 
+def _in_turn(step_pass: PassTasks, copies: list[Task]) -> PassTasks:
+    return PassTasks(step_pass.tasks + copies, step_pass.overlaps)
+
+
 def _moved(run: TrainingRun, kind: LayerKind, kept: float, share: float) -> tuple[float, float]:
     """Return the bytes of a layer's activations that travel to host memory, and those of them on the GPU at once."""
     if run.offload_modules:
         moved = min(kept, inputs_of_modules(run, kind))
         return moved, BUFFERED_LAYERS * moved
-    return kept * share, min(BUFFERED_LAYERS, run.offload_activation_layers) * kept
+    layers = BUFFERED_LAYERS if run.offload_activations else min(BUFFERED_LAYERS, run.offload_activation_layers)
+    return kept * share, layers * kept
 
 
 def with_offloading(
-    run: TrainingRun, kind: LayerKind, forward: PassTasks, backward: PassTasks, memory: BlockMemory, share: float
-) -> tuple[PassTasks, PassTasks, BlockMemory]:
+    run: TrainingRun, kind: LayerKind, passes: Passes, memory: BlockMemory, share: float
+) -> tuple[Passes, BlockMemory]:
     """Return a layer's passes and memory where some of its activations are in host memory between them.
 
-    The copies of some layers are spread over the computing of all. Source: Transformer Engine pytorch/cpu_offload.py,
-    layer_window_map.
+    The copies of some layers are spread over the computing of all, that of a layer which is computed again over both
+    passes. Unsloth's checkpoints are copied in the stream that computes. Source: Transformer Engine
+    pytorch/cpu_offload.py, layer_window_map; huggingface/trl, trl/models/activation_offloading.py (use_streams);
+    LLaMA-Factory, model/model_utils/checkpointing.py, UnslothGradientCheckpointing.
 
     Args:
         run: the run.
         kind: of the layer.
-        forward: its forward pass.
-        backward: its backward pass.
+        passes: of the layer.
         memory: what it holds.
         share: of its activations that travel, where no modules are named.
     """
     moved, on_gpu = _moved(run, kind, memory.kept, share)
     if not moved:
-        return forward, backward, memory
-    return (
-        _overlapped(forward, host_copy("activations_to_host", moved)),
-        _overlapped(backward, host_copy("activations_from_host", moved)),
-        memory._replace(kept=memory.kept - moved, working=memory.working + on_gpu),
-    )
+        return passes, memory
+    memory = memory._replace(kept=memory.kept - moved, working=memory.working + on_gpu)
+    forward, recompute, backward = passes
+    away, back = host_copy("activations_to_host", moved), host_copy("activations_from_host", moved)
+    if not run.overlap_activation_offload:
+        return Passes(_in_turn(forward, away), recompute, _in_turn(backward, back)), memory
+    again = recompute.flops / (recompute.flops + backward.flops) if run.recompute is Recompute.FULL else 0.0
+    if again:
+        recompute = _overlapped(recompute, scaled(back, again))
+    return Passes(_overlapped(forward, away), recompute, _overlapped(backward, scaled(back, 1.0 - again))), memory

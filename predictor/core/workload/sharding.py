@@ -26,6 +26,7 @@ from predictor.core.workload.tasks import (
     TRAFFIC,
     Overlap,
     Part,
+    Passes,
     PassTasks,
     Task,
     collective_task,
@@ -45,14 +46,6 @@ IN_PLACE_PASSES = 2
 # (foreach_all_gather_copy_out).
 COPY_PASSES = 2
 RECOMPUTES_PRODUCTS = (Recompute.FULL, Recompute.PER_OP)
-
-
-class Passes(NamedTuple):
-    """One micro-batch's passes through a block."""
-
-    forward: PassTasks
-    recompute: PassTasks
-    backward: PassTasks
 
 
 class Groups(NamedTuple):
@@ -207,17 +200,12 @@ def _with(step_pass: PassTasks, copies: list[Task], traffic: list[Task], overlap
     return PassTasks(tasks, [*step_pass.overlaps, Overlap(traffic, behind, slows)])
 
 
-def _products(step_pass: PassTasks) -> float:
-    """Return the FLOPs of a pass."""
-    return sum(task.operator.work(task.shape, task.direction, 1).flops * task.times for task in step_pass.tasks)
-
-
 def _recomputed_share(run: TrainingRun, passes: Passes) -> float:
     """Return the share of a backward pass, by its FLOPs, that recomputes products."""
     if run.recompute not in RECOMPUTES_PRODUCTS or not passes.recompute.tasks:
         return 0.0
-    again = _products(passes.recompute)
-    return again / (again + _products(passes.backward))
+    again = passes.recompute.flops
+    return again / (again + passes.backward.flops)
 
 
 def _backward(passes: Passes, traffic: list[Task], overlaps: bool, recomputed: float) -> Passes:

@@ -154,6 +154,20 @@ class TrainingKeys:
     offload_activation_layers: Annotated[
         Amount, Field(description="layers of each model chunk whose activations travel to host memory and back")
     ] = 0
+    offload_activations: Annotated[
+        Switch,
+        Field(
+            description="activations of all layers travel so; with full recomputation the inputs that it keeps (TRL's "
+            "and torchtune's activation offloading)"
+        ),
+    ] = False
+    overlap_activation_offload: Annotated[
+        Switch,
+        Field(
+            description="activations travel beside the computing; false: in its stream (Unsloth's gradient "
+            "checkpointing)"
+        ),
+    ] = True
     offload_modules: Annotated[
         tuple[OffloadModule, ...],
         BeforeValidator(names),

@@ -164,15 +164,14 @@ def _fsdp(section: Fields, training: dict[str, Any]) -> dict[str, Any]:
     """Return the section ``parallelism``; without fsdp_config gradients are reduced as DDP does.
 
     Raises:
-        ConfigError: activations are offloaded, or the strategy is not known.
+        ConfigError: the strategy is not known.
     """
     if not section.values:
         return {"zero_stage": 0, "gradient_reduction": "all_reduce", "overlap_gradient_reduction": True}
     name = section.text("sharding_strategy", "FULL_SHARD", STRATEGIES)
     stage, reshards = STRATEGIES[name]
-    if section.switch("activation_cpu_offload"):
-        rule = "offloading is not modelled; set it to false to predict without"
-        section.broken(section.error("activation_cpu_offload", rule))
+    if section.switch("activation_cpu_offload"):  # torch's save_on_cpu, which waits for every copy
+        training |= {"offload_activations": True, "overlap_activation_offload": False}
     if section.switch("cpu_offload") and stage == 3:
         training |= ON_HOST
     is_reentrant = section.switch("activation_checkpointing_reentrant", True)

@@ -74,6 +74,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         "num_micro_batches": fields.whole("gradient_accumulation_steps", 1),
         **eager(precision, True, _compiles(fields, notes)),
         **problems.part(nothing(), _checkpointing, fields),
+        **({"offload_activations": True} if fields.switch("enable_activation_offloading") else {}),
         **problems.part(nothing(), _optimizer, sections.get("optimizer", Fields({}, path.name)), notes),
         **problems.part(nothing(), _float8, fields),
         **({"lora": lora} if lora else {}),
@@ -126,12 +127,9 @@ def _checkpointing(fields: Fields) -> dict[str, Any]:
     """
     checkpoints = fields.switch("enable_activation_checkpointing")
     mode, option = fields.text("ac_mode", "full", ("full", "selective", "None")), fields.get("ac_option")
-    if fields.switch("enable_activation_offloading"):
-        fields.broken(
-            fields.error(
-                "enable_activation_offloading", "offloading of all activations is not modelled; set it to false"
-            )
-        )
+    if fields.switch("enable_activation_offloading") and not checkpoints:
+        rule = "torchtune refuses it without enable_activation_checkpointing; set that to true"
+        fields.broken(fields.error("enable_activation_offloading", rule))
     if mode == "selective":
         if option == "op":
             return {"recompute": "per_op", "recompute_stops_early": True}

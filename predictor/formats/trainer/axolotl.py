@@ -48,6 +48,7 @@ ATTENTIONS = {
     "eager_attention": "eager",
 }
 ADAPTERS = ("lora", "qlora")
+OF_CHECKPOINTS = "hidden_states"  # of activation_offloading: the inputs of layers that run again
 CUT_CROSS_ENTROPY = "cut_cross_entropy"
 
 
@@ -65,6 +66,7 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     values = {key: value for key, value in content.items() if value is not None}
     _adapters(values)
     _precision(values)
+    _activations(values)
     for key, name in ATTENTIONS.items():
         if values.pop(key, None) is True:
             values.setdefault("attn_implementation", name)
@@ -94,6 +96,21 @@ def _adapters(values: dict[str, Any]) -> None:
         values.pop("quantize_moe_experts", None)  # all frozen products are predicted in four bits
     if values.pop("lora_target_linear", None) is True:
         values["lora_target_modules"] = "all-linear"
+
+
+def _activations(values: dict[str, Any]) -> None:
+    """Put what axolotl says of activations on the host in TRL's words: beside adapters they travel, not recomputed.
+
+    Source: src/axolotl/utils/schemas/validation.py, check_gradient_checkpointing_w_offload; core/builders/base.py,
+    _configure_gradient_checkpointing; loaders/model.py, _apply_activation_checkpointing.
+    """
+    if values.get("gradient_checkpointing") in ("offload", "offload_disk"):
+        values |= {"gradient_checkpointing": True, "activation_offloading": True}
+    mode = values.get("activation_offloading")
+    if mode in ("disk", OF_CHECKPOINTS):  # both TRL's offloader
+        values["activation_offloading"] = True
+    if mode and mode != OF_CHECKPOINTS and values.get("adapter"):
+        values["gradient_checkpointing"] = False
 
 
 def _precision(values: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
-from predictor.formats.trainer.run import read_run, refuse_task
+from predictor.formats.trainer.run import IN_STREAM, read_run, refuse_task
 
 FORMAT = "LLaMA-Factory YAML"
 DIALECT = Dialect(
@@ -112,8 +112,11 @@ def _samples(values: dict[str, Any], stage: str) -> None:
     elif values.pop("packing", stage == "pt"):
         values["fills_sequences"] = True
     values.pop("gradient_checkpointing", None)  # model_utils/checkpointing.py goes by the other switch
+    unsloths = values.pop("use_unsloth_gc", False)
     if values.pop("disable_gradient_checkpointing", False):
         values["gradient_checkpointing"] = False
+    elif unsloths:
+        values["activation_offloading"] = IN_STREAM
     if values.get("use_reentrant_gc") is False:
         values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
 

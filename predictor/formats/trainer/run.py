@@ -51,6 +51,7 @@ BESIDE_OTHERS = (
 )
 IMAGES = ("processor_type", "image_size", "image_max_pixels", "freeze_vision_tower", "image_folder")
 REENTRANT = "use_reentrant"
+IN_STREAM = "legacy"  # of activation_offloading, as axolotl calls it: copies in the stream that computes
 
 
 def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems) -> Read:
@@ -79,7 +80,7 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
     how = (precision.get("precision", "bf16"), adapts, weights_in_fp32, problems)
     layout = problems.part(Layout(), layout_of, arguments, launch, *how)
     layout.training.pop("precision", None)
-    training |= layout.training | precision | _recompute(arguments)
+    training |= layout.training | precision | _recompute(arguments) | _offloading(arguments)
     if (recipe := arguments.value("gemm_recipe")) is not None:
         training["gemm_recipe"] = recipe
     if adapts:
@@ -131,11 +132,6 @@ def _recompute(arguments: Arguments) -> dict[str, Any]:
         return {}
     written = arguments.value("gradient_checkpointing", arguments.value("activation_checkpointing"))
     kwargs = arguments.value("gradient_checkpointing_kwargs", arguments.value("activation_checkpointing_kwargs"))
-    if written in ("offload", "offload_disk"):
-        arguments.broken(
-            "gradient_checkpointing", "checkpoints that travel to the host are not modelled; write true to keep them"
-        )
-        return {}
     if not any(arguments.has(key) for key in ("gradient_checkpointing", "activation_checkpointing")):
         arguments.taken["gradient_checkpointing"] = bool(written)
     if not arguments.switch("gradient_checkpointing") and not arguments.switch("activation_checkpointing"):
@@ -146,6 +142,16 @@ def _recompute(arguments: Arguments) -> dict[str, Any]:
     if isinstance(kwargs, str) and "false" in kwargs.lower():
         stays = False
     return keys | ({} if stays else {"recompute_stops_early": True})
+
+
+def _offloading(arguments: Arguments) -> dict[str, Any]:
+    """Return the keys of ``training`` on activations in host memory.
+
+    Source: huggingface/trl, trl/models/activation_offloading.py.
+    """
+    if arguments.value("activation_offloading") != IN_STREAM:
+        return {"offload_activations": True} if arguments.switch("activation_offloading") else {}
+    return {"offload_activations": True, "overlap_activation_offload": False}
 
 
 def _unadapted(arguments: Arguments) -> dict[str, Any]:

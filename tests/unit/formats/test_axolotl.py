@@ -90,7 +90,6 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
     [
         ({"rl": "dpo"}, "rl is 'dpo'; preference and reinforcement learning is not modelled"),
         ({"adapter": "ia3"}, "adapter is 'ia3'; only lora and qlora are modelled"),
-        ({"gradient_checkpointing": "offload"}, "checkpoints that travel to the host are not modelled"),
         ({"optimizer": "muon"}, "optimizer is 'muon'; only AdamW is modelled"),
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
         ({"unfrozen_parameters": ["lm_head"]}, "training of a part of the weights is not modelled"),
@@ -128,6 +127,26 @@ def test_deepspeed_beside_it(tmp_path: Path) -> None:
     assert read.content["training"]["framework"] == "deepspeed"
     content = read.with_derived({**read.content, "model": {"hidden_size": 64}})
     assert content["parallelism"]["gradient_bucket_elements"] == 64 * 64
+
+
+ADAPTED = {"adapter": "lora", "lora_r": 8, "lora_target_linear": True}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"gradient_checkpointing": "offload"}, ("full", True, None)),
+        ({"gradient_checkpointing": True, "activation_offloading": "legacy"}, ("full", True, False)),
+        ({"gradient_checkpointing": True, "activation_offloading": "hidden_states", **ADAPTED}, ("full", True, None)),
+        # Beside adapters activations travel instead of running again (core/builders/base.py).
+        ({"gradient_checkpointing": True, "activation_offloading": True, **ADAPTED}, (None, True, None)),
+        ({"gradient_checkpointing": True, "activation_offloading": False}, ("full", None, None)),
+    ],
+)
+def test_activations_on_the_host(keys: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path) -> None:
+    training = found(tmp_path, **keys).content["training"]
+    names = ("recompute", "offload_activations", "overlap_activation_offload")
+    assert tuple(training.get(name) for name in names) == expected
 
 
 def test_deepspeed_as_axolotl_ships_it(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ def whole(read: Read) -> dict[str, Any]:
         ({}, "model", "sequence_length", 4096),
         ({"cutoff_len": None}, "model", "sequence_length", 2048),
         ({}, "training", "recompute", "full"),  # unless it is disabled
+        ({"use_unsloth_gc": True}, "training", "offload_activations", True),
+        ({"use_unsloth_gc": True}, "training", "overlap_activation_offload", False),
         ({"use_reentrant_gc": False}, "training", "recompute_stops_early", True),
         ({}, "parallelism", "fp32_parameters", True),  # weights that train are widened
         ({"pure_bf16": True}, "training", "optimizer_state_bytes", 4.0),

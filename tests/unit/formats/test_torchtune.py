@@ -58,6 +58,8 @@ def test_full_finetuning(tmp_path: Path) -> None:
     [
         ("compile: false", "compile: {model: true, loss: true}", "training", "compiled", True),
         ("checkpointing: true", "checkpointing: false", "training", "recompute", "none"),
+        ("offloading: false", "offloading: true", "training", "offload_activations", True),
+        ("epochs: 1", "fsdp_cpu_offload: true", "training", "offload_parameters", True),
         ("epochs: 1", "ac_mode: selective\nac_option: 2", "training", "recompute_every", 2),
         ("epochs: 1", "ac_mode: selective\nac_option: op", "training", "recompute", "per_op"),
         ("epochs: 1", "enable_fp8_training: true\nfp8_recipe_name: rowwise", "training", "gemm_recipe", "fp8_rowwise"),
@@ -117,7 +119,10 @@ def test_every_preset_is_known() -> None:
         (FULL.replace("torchtune.models.llama3_1.llama3_1_8b", "my.model"), "it is not of torchtune.models"),
         (FULL.replace("torch.optim.AdamW", "torch.optim.SGD"), "only Adam is modelled"),
         (FULL.replace("modules.loss.CEWithChunkedOutputLoss", "rlhf.loss.DPOLoss"), "a step of DPO runs two answers"),
-        (FULL.replace("offloading: false", "offloading: true"), "offloading of all activations is not modelled"),
+        (
+            FULL.replace("ing: true", "ing: false").replace("offloading: false", "offloading: true"),
+            "refuses it without",
+        ),
         (FULL + "quantizer: {_component_: x}\n", "quantisation-aware training is not modelled"),
         (FULL + "teacher_model: {_component_: x}\n", "distillation runs a second model"),
         (FULL + "pipeline_parallel_dim: 2\n", "of torchtune it is not known here"),

@@ -63,6 +63,7 @@ def unsupported(run: TrainingRun) -> list[str]:
         "offload_optimizer": run.offload_optimizer > 0.0,
         "offload_parameters": run.offload_parameters,
         "offload_activation_layers": run.offload_activation_layers > 0,
+        "offload_activations": run.offload_activations,
         "offload_modules": bool(run.offload_modules),
         f"recompute {run.recompute} (use none or full)": run.recompute is Recompute.SELECTIVE,
         "partition_activations": run.partition_activations,
