@@ -33,6 +33,7 @@ from predictor.core.workload.run_choices import (
     OffloadModule,
     Recompute,
     RecomputeModule,
+    Reference,
 )
 from predictor.core.workload.software import Framework
 from predictor.core.workload.switches import Ffn, Loss, Positions
@@ -163,6 +164,8 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "offload_activation_layers": (1,),
     "offload_activations": (True,),
     "overlap_activation_offload": (False,),
+    "reference_model": (Reference.SEPARATE,),
+    "reference_passes": (3,),
     "host_slowdown": (2.0,),
     "conditions": (Conditions.TUNED, Conditions.ORDINARY),
     "offload_modules": ((OffloadModule.CORE_ATTENTION,),),

@@ -15,6 +15,7 @@ from predictor.core.checks.lengths import with_lengths
 from predictor.core.checks.offloading import check_chunk_layers
 from predictor.core.checks.pipeline_layout import Split, check_chunks, split_of
 from predictor.core.checks.recomputation import check_recomputation
+from predictor.core.checks.reference import check_reference
 from predictor.core.plan.model import transformer
 from predictor.core.plan.of_training import adapters, conditions_of, host_update, with_routing
 from predictor.core.schema.model_section import ModelSection
@@ -262,6 +263,7 @@ def _model(config: RunConfig) -> Transformer:
         model = compiled_model(model)
     model = with_lengths(model, config.training)
     check_lora(model, config.training, config.parallelism)
+    check_reference(model, config.training, config.parallelism)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
     _check_mixers(config.model, config.parallelism.tensor_parallel_size, config.parallelism.context_parallel_size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import gcd
 
@@ -24,7 +24,7 @@ from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ParallelismKeys
 from predictor.core.workload.partition import chunk_layers
 from predictor.core.workload.rank_parameters import RankParameters
-from predictor.core.workload.run_choices import Conditions, GraphModule
+from predictor.core.workload.run_choices import Conditions, GraphModule, Recompute, Reference
 from predictor.core.workload.software import Framework
 from predictor.core.workload.training_keys import TrainingKeys
 from predictor.core.workload.transformer import LayerKind, Loss, Transformer
@@ -129,17 +129,30 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
             known = self._layer_calls[kind] = sized(self.model, self.call(), kind)
         return known
 
+    @lazy
+    def reference_run(self) -> TrainingRun | None:
+        """The run as its reference passes through it: frozen weights, nothing kept; None without a reference."""
+        if self.reference_model is None:
+            return None
+        keeps = self.lora is not None and self.reference_model is Reference.ADAPTERS_OFF
+        lora = replace(self.lora, targets=()) if self.lora is not None and keeps else None
+        plain = {"recompute_num_layers": None, "recompute_every": 1, "recompute_modules": ()}
+        return replace(self, reference_model=None, lora=lora, recompute=Recompute.NONE, **plain)
+
     @property
     def model_flops_per_token(self) -> float:
-        """Return the FLOPs that a token needs forward and backward, no recomputation counted.
+        """Return the FLOPs that a token needs forward and backward, no recomputation counted; a reference's forward.
 
         Of frozen weights there are no gradients, of adapters all three products.
 
         Source: Megatron-Bridge, src/megatron/bridge/training/utils/flop_utils.py (4 FLOPs a parameter with LoRA).
         """
         model, lora = self.model, self.lora
+        whole = model.model_flops_per_token()
+        if self.reference_model is not None:
+            whole += self.reference_passes * whole / 3.0
         if lora is None:
-            return model.model_flops_per_token()
+            return whole
         one, frozen, adapters = AdapterSettings(Topology(1, 1), Topology(1, 1), False), 0.0, 0.0
         if model.experts is not None:
             one = one._replace(held=1, experts_per_token=model.experts.experts_per_token)
@@ -148,7 +161,7 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
             frozen += count * multiplications(row for row in rows if row.kind is Kind.PRODUCT)
             adapters += count * multiplications(row for row in rows if row.kind is Kind.ADAPTER)
         frozen += 0 if lora.train_embeddings or not model.has_lm_head else model.hidden_size * model.vocab_size
-        return model.model_flops_per_token() - 2.0 * frozen + 6.0 * adapters
+        return whole - 2.0 * frozen + 6.0 * adapters
 
     @property
     def global_batch_size(self) -> int:

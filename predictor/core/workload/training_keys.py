@@ -17,6 +17,7 @@ from predictor.core.workload.run_choices import (
     OffloadModule,
     Recompute,
     RecomputeModule,
+    Reference,
 )
 from predictor.core.workload.software import Framework, framework_named
 
@@ -173,6 +174,16 @@ class TrainingKeys:
         BeforeValidator(names),
         Field(description="modules of every layer whose inputs do (Megatron-LM's fine-grained offloading)"),
     ] = ()
+    reference_model: Annotated[
+        Reference | None,
+        Field(
+            description="model whose pass without gradients follows every micro-batch's forward pass (DPO, KTO); none "
+            "if absent"
+        ),
+    ] = None
+    reference_passes: Annotated[
+        Count, Field(description="passes without gradients of a micro-batch; KTO's two models have 3 in all")
+    ] = 1
     optimizer_state_bytes: Annotated[
         float | None,
         Field(

@@ -13,11 +13,12 @@ from predictor.core.costs.work import ELEMENT_BYTES
 from predictor.core.rows import FP32_BYTES, MASK_BYTES
 from predictor.core.transforms.quantized import PACKED_BYTES, SCALE_BYTES
 from predictor.core.workload.layer import layer_of
-from predictor.core.workload.losses import head_bytes
+from predictor.core.workload.losses import head_bytes, reference_head_bytes
 from predictor.core.workload.low_precision import gather_bytes, wire_bytes
 from predictor.core.workload.offload import updates_beside_weights
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Reference
 from predictor.core.workload.sharding import shares_once
 from predictor.core.workload.software import ON_DEEPSPEED, Framework
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory, StageStates
@@ -123,11 +124,14 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
         kept_first += tower_kept(run)
     gathered = 0
     if run.zero_stage == 3:
-        gathered = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
+        copies = 2 if run.reference_model is Reference.SEPARATE else 1
+        gathered = copies * run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
     if not is_last:
         return BlockMemory(kept_first=kept_first, gathered=float(gathered))
     normed = float((1 + run.model.num_mtp_layers) * activation * call.element_bytes)
     kept, deferred = head_bytes(run)
+    if run.reference_model is not None:
+        kept += reference_head_bytes(run)
     return BlockMemory(kept_first=kept_first, kept_last=normed + kept, deferred=deferred, gathered=float(gathered))
 
 
@@ -212,6 +216,22 @@ def _weights(run: TrainingRun, parameters: RankParameters, weight_bytes: int) ->
     return trained * weight_bytes + (everything - trained - narrow) * run.element_bytes + packed + scales
 
 
+def _reference_weights(run: TrainingRun, parameters: RankParameters) -> float:
+    """Return the bytes of a second model's weights, in the precision of the trained ones; FSDP and ZeRO-3 shard both.
+
+    Source: huggingface/trl, trl/trainer/dpo_trainer.py (prepare_deepspeed, prepare_fsdp; dtype of the model).
+    """
+    if run.reference_model is not Reference.SEPARATE:
+        return 0.0
+    held = parameters.held
+    if run.lora is not None:  # which it has not
+        held = RankParameters(parameters.frozen_dense, parameters.frozen_routed)
+    weight_bytes = FP32_BYTES if run.fp32_parameters else run.element_bytes
+    if run.offload_parameters:
+        return 0.0
+    return weight_bytes * (_share(run, held) if run.zero_stage >= 3 else held.total)
+
+
 def stage_states(
     run: TrainingRun, kinds: Iterable[LayerKind], parameters: RankParameters, cast_weights: float = 0.0
 ) -> StageStates:
@@ -246,7 +266,7 @@ def stage_states(
     if updates_beside_weights(run) or (run.framework in ON_DEEPSPEED and run.zero_stage >= 2):  # leave as computed
         gradient_bytes *= on_gpu
     return StageStates(
-        weights=_weights(run, parameters, weight_bytes) + cast_weights,
+        weights=_weights(run, parameters, weight_bytes) + cast_weights + _reference_weights(run, parameters),
         gradients=(share if scatters_each else whole) * gradient_bytes,
         optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes * on_gpu,
         buffers=buffers,
