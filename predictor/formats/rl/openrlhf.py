@@ -118,8 +118,11 @@ class _Command:
         if training["recompute"] == "none":
             training.pop("recompute_stops_early", None)
         training |= self.problems.part(dict[str, Any](), self.adapters)
+        if self.kind == "dpo":  # its reference is a model of its own, beside adapters too (cli/train_dpo.py)
+            training["reference_model"] = "separate"
         loss = "fused" if fields.switch("use-liger-kernel") else "torch"
         loss = "vocabulary_parallel" if fields.switch("fsdp2-tp-loss-parallel") else loss
+        loss = "score" if self.kind == "rm" else loss
         content = {"model": model | {"sequence_length": length, "loss": loss}} | read.content
         left = {key: why for key, why in read.unsaid.items() if key.startswith("model.")}
         notes = (*self.notes, *read.notes, *self.rest())
@@ -227,6 +230,4 @@ class _Command:
         self.fields.used = {key.replace("-", "_") for key in self.fields.used}
         what = "what runs beside the update (rollout, reference, critic, rewards)"
         notes = left_out(self.where, [f"--{key.replace('-', '_')}" for key in parts], what)
-        if self.kind in PAIRS[:1]:
-            notes.append(f"{self.where}: the reference's forward pass is not predicted")
         return notes + rest(known_keys(KEYS), "OpenRLHF", [self.fields])

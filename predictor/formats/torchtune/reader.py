@@ -21,7 +21,6 @@ from predictor.formats.torchtune.models import model_section
 
 KEYS = "torchtune"
 SECTIONS = ("model", "tokenizer", "dataset", "optimizer", "loss", "fsdp")
-NONE = Fields({}, "")
 DTYPES = {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}
 # Adam's states per parameter, in bytes, where they are not in the weights' precision; -1: as those.
 # Source: bitsandbytes/optim/adamw.py (states of 16-bit weights are in fp32 or 8 bits), torchao low_bit_optim.
@@ -36,9 +35,8 @@ OPTIMIZERS = {
     "torchao.prototype.low_bit_optim.AdamW4bit": 1,
     "torchao.prototype.low_bit_optim.AdamWFp8": 2,
 }
+PAIRWISE = ("DPOLoss", "RSOLoss")  # of answers, beside a reference
 OTHER_LOSSES = {
-    "DPOLoss": "a step of DPO runs two answers and a reference model; predict its parts as trainings of their own",
-    "RSOLoss": "a step of preference learning runs two answers and a reference model, which is not modelled",
     "PPOLoss": "a step of PPO generates text as well, which is not modelled",
     "GRPO": "a step of GRPO generates text as well, which is not modelled",
 }
@@ -80,9 +78,15 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         **({"lora": lora} if lora else {}),
     }
     parallelism = problems.part(nothing(), _layout, fields, precision, num_gpus, unsaid)
-    offloads = any([fields.switch("fsdp_cpu_offload"), sections.get("fsdp", NONE).switch("cpu_offload")])
-    if offloads and parallelism.get("zero_stage") == 3:
+    holders = (fields, "fsdp_cpu_offload"), (sections.get("fsdp", fields), "cpu_offload")
+    offloads = [holder.switch(key) for holder, key in holders]
+    if any(offloads) and parallelism.get("zero_stage") == 3:
         training |= ON_HOST
+    loss = sections["loss"].text("_component_", "") if "loss" in sections else ""
+    if loss.endswith(PAIRWISE):  # recipes/lora_dpo_distributed.py, full_dpo_distributed.py: both answers in one batch
+        training["micro_batch_size"] *= 2
+        training["reference_model"] = "adapters_off" if lora else "separate"
+        notes.append(f"{path.name}: a sample is two sequences, the chosen and the rejected answer")
     model |= _samples(fields, sections, notes, unsaid)
     _refuse_losses(sections, problems)
     problems.lines += _of_other_recipes(fields)

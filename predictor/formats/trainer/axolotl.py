@@ -16,7 +16,8 @@ from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
-from predictor.formats.trainer.run import read_run, refuse_task
+from predictor.formats.trainer.preference import named, other_objective
+from predictor.formats.trainer.run import read_run
 
 FORMAT = "axolotl YAML"
 DIALECT = Dialect(
@@ -36,7 +37,7 @@ DIALECT = Dialect(
     },
     {"per_device_train_batch_size": 1, "max_length": 512, "bf16": "auto", "optim": "adamw_torch_fused"}
     | {"bnb_4bit_use_double_quant": True},
-    ("adapter", "batch_size", "plugins", "rl", "datasets"),
+    ("adapter", "batch_size", "plugins", "rl", "reward_model", "datasets"),
 )
 ATTENTIONS = {
     "flash_attention": "flash_attention_2",
@@ -80,9 +81,12 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     arguments = Arguments(Fields(values, where, problems=problems.lines), DIALECT)
     if (adapter := values.get("adapter")) is not None and adapter not in ADAPTERS:
         arguments.broken("adapter", "only lora and qlora are modelled; remove it to predict full fine-tuning")
-    if values.get("rl"):
-        problems.lines.append(str(refuse_task(arguments, "rl", "preference and reinforcement learning")))
-    return read_run(arguments, launch, FORMAT, problems)
+    objective = named(str(values.get("rl"))) if values.get("rl") else None
+    if values.get("rl") and objective is None:
+        problems.lines.append(str(other_objective(arguments, "rl")))
+    if values.get("reward_model"):
+        objective = "reward"
+    return read_run(arguments, launch, FORMAT, problems, objective)
 
 
 def _adapters(values: dict[str, Any]) -> None:

@@ -17,7 +17,8 @@ from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
-from predictor.formats.trainer.run import IN_STREAM, read_run, refuse_task
+from predictor.formats.trainer.preference import named, other_objective
+from predictor.formats.trainer.run import IN_STREAM, read_run
 
 FORMAT = "LLaMA-Factory YAML"
 DIALECT = Dialect(
@@ -51,6 +52,7 @@ DIALECT = Dialect(
     ),
 )
 STAGES = ("sft", "pt")
+WITHOUT_REFERENCE = ("orpo", "simpo")  # of pref_loss
 TUNINGS = ("lora", "full")
 ATTENTIONS = {"auto": "sdpa", "disabled": "eager", "flash_attention2": "flash_attention_2", "fa2": "flash_attention_2"}
 VALUES_OF_BITS = {4: "load_in_4bit", 8: "load_in_8bit"}
@@ -89,8 +91,11 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     _samples(values, stage)
     _precision(values, tuning)
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), DIALECT)
-    if stage not in STAGES:
-        problems.lines.append(str(refuse_task(arguments, "stage", "preference and reinforcement learning")))
+    objective = None if stage in STAGES else named(stage)
+    if stage == "dpo" and values.get("pref_loss") in WITHOUT_REFERENCE:
+        objective = str(values["pref_loss"])
+    if stage not in STAGES and objective is None:
+        problems.lines.append(str(other_objective(arguments, "stage")))
     if tuning not in TUNINGS:
         arguments.broken("finetuning_type", "only lora and full are modelled; write one of them")
     if values.get("fp8"):
@@ -100,7 +105,7 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
             arguments.broken("fp8_backend", f"expected {', '.join(FP8_RECIPES)}")
     if bits is not None and not is_known:
         arguments.broken("quantization_bit", "only four bits of bitsandbytes are modelled; write 4, with method bnb")
-    return read_run(arguments, launch, FORMAT, problems)
+    return read_run(arguments, launch, FORMAT, problems, objective)
 
 
 def _samples(values: dict[str, Any], stage: str) -> None:

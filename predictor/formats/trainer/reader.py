@@ -84,9 +84,15 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
 
 
 def from_arguments(
-    content: Mapping[str, Any], where: str, launch: Launch, problems: Problems, prefix: str = "", is_trl: bool = False
+    content: Mapping[str, Any],
+    where: str,
+    launch: Launch,
+    problems: Problems,
+    prefix: str = "",
+    is_trl: bool = False,
+    objective: str | None = None,
 ) -> Read:
-    """Return the configuration that a Trainer's arguments by name stand for."""
+    """Return the configuration that a Trainer's arguments by name stand for; ``objective``: of ``read_run``."""
     values = {key: value for key, value in content.items() if value is not None}
     dialect = TRL if is_trl or any(key in values for key in OF_TRL) else TRAINER
     if any(key in values for key in OF_OLDER_TRL):
@@ -95,7 +101,7 @@ def from_arguments(
         values.setdefault("use_peft", True)
     _of_scripts(values)
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), dialect)
-    return read_run(arguments, launch, FORMAT, problems)
+    return read_run(arguments, launch, FORMAT, problems, objective)
 
 
 def _of_scripts(values: dict[str, Any]) -> None:

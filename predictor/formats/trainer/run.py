@@ -20,6 +20,7 @@ from predictor.formats.trainer.kernels import attention_of, kernels_of
 from predictor.formats.trainer.layout import Launch, Layout, layout_of
 from predictor.formats.trainer.models import model_of
 from predictor.formats.trainer.precision import optimizer_of, precision_of
+from predictor.formats.trainer.preference import objective_keys
 
 BATCH = 8  # training_args.py, per_device_train_batch_size
 # Arguments that say nothing where another one is off.
@@ -54,7 +55,7 @@ REENTRANT = "use_reentrant"
 IN_STREAM = "legacy"  # of activation_offloading, as axolotl calls it: copies in the stream that computes
 
 
-def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems) -> Read:
+def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems, objective: str | None = None) -> Read:
     """Return the configuration that the arguments of a run stand for.
 
     Args:
@@ -62,6 +63,7 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         launch: what is known beside them.
         name: of the format.
         problems: record of what is wrong.
+        objective: of preference learning; None: supervised fine-tuning or pre-training.
 
     Raises:
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each.
@@ -95,6 +97,8 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         model.pop("loss", None)
         arguments.note("tensor-parallel ranks are predicted to split the loss; transformers gathers the logits")
     replaced = kernels_of(arguments, model, training)
+    if objective is not None:
+        objective_keys(arguments, objective, adapts, training, model)
     _samples(arguments)
     if "training.framework" not in layout.derived:
         training["framework"] = str(layout.framework)

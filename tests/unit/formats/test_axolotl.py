@@ -88,7 +88,7 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"rl": "dpo"}, "rl is 'dpo'; preference and reinforcement learning is not modelled"),
+        ({"rl": "grpo"}, "rl is 'grpo'; modelled are supervised fine-tuning, dpo, ipo"),
         ({"adapter": "ia3"}, "adapter is 'ia3'; only lora and qlora are modelled"),
         ({"optimizer": "muon"}, "optimizer is 'muon'; only AdamW is modelled"),
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
@@ -147,6 +147,26 @@ def test_activations_on_the_host(keys: dict[str, Any], expected: tuple[Any, ...]
     training = found(tmp_path, **keys).content["training"]
     names = ("recompute", "offload_activations", "overlap_activation_offload")
     assert tuple(training.get(name) for name in names) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"rl": "dpo"}, (4, "separate", None)),
+        ({"rl": "ipo", **ADAPTED}, (4, "adapters_off", None)),
+        ({"rl": "dpo", "rl_beta": 0.1, "rl_adapter_ref_model": True, **ADAPTED}, (4, "separate", None)),
+        ({"rl": "dpo", "precompute_ref_log_probs": True}, (4, None, None)),
+        ({"rl": "orpo", "orpo_alpha": 0.1}, (4, None, None)),
+        ({"rl": "simpo"}, (4, None, None)),
+        ({"rl": "kto", **ADAPTED}, (2, "adapters_off", 3)),
+        ({"reward_model": True}, (4, None, None)),
+    ],
+)
+def test_preference_learning(keys: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path) -> None:
+    content = found(tmp_path, **keys).content
+    names = ("micro_batch_size", "reference_model", "reference_passes")
+    assert tuple(content["training"].get(name) for name in names) == expected
+    assert content["model"]["loss"] == ("score" if "reward_model" in keys else "torch")
 
 
 def test_deepspeed_as_axolotl_ships_it(tmp_path: Path) -> None:

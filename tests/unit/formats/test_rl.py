@@ -153,6 +153,8 @@ def test_pairs_are_two_sequences(tmp_path: Path) -> None:
     training = read.content["training"]
     assert (training["global_batch_size"], training["micro_batch_size"]) == (128, 4)
     assert named(read, "two sequences")
+    assert training["reference_model"] == "separate"
+    assert of_script(tmp_path, OPENRLHF.replace("train_sft", "train_rm")).content["model"]["loss"] == "score"
     pairs = of_nemo_rl(tmp_path, {"grpo": None, "dpo": {"max_num_steps": 1}}).content["training"]
     assert (pairs["global_batch_size"], pairs["micro_batch_size"]) == (1024, 4)
 

@@ -99,6 +99,13 @@ def test_adapters(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(("text", "reference"), [(FULL, "separate"), (LORA, "adapters_off")])
+def test_pairs_of_answers(text: str, reference: str, tmp_path: Path) -> None:
+    text = text.replace("modules.loss.CEWithChunkedOutputLoss", "rlhf.loss.DPOLoss")
+    training = found(tmp_path, text).content["training"]
+    assert (training["micro_batch_size"], training["reference_model"]) == (4, reference)
+
+
 def test_builder_with_sizes(tmp_path: Path) -> None:
     sizes = "vocab_size: 1000, num_layers: 2, num_heads: 8, num_kv_heads: 2, embed_dim: 256, max_seq_len: 512"
     text = FULL.replace("torchtune.models.llama3_1.llama3_1_8b", f"torchtune.models.llama2.llama2, {sizes}")
@@ -118,7 +125,6 @@ def test_every_preset_is_known() -> None:
         (FULL.replace("llama3_1.llama3_1_8b", "llama3_1.llama3_1_9b"), "it is not known here. Did you mean"),
         (FULL.replace("torchtune.models.llama3_1.llama3_1_8b", "my.model"), "it is not of torchtune.models"),
         (FULL.replace("torch.optim.AdamW", "torch.optim.SGD"), "only Adam is modelled"),
-        (FULL.replace("modules.loss.CEWithChunkedOutputLoss", "rlhf.loss.DPOLoss"), "a step of DPO runs two answers"),
         (
             FULL.replace("ing: true", "ing: false").replace("offloading: false", "offloading: true"),
             "refuses it without",
