@@ -15,7 +15,8 @@ from predictor.core.blocks.layer import LayerSettings, layer_rows
 from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT
 from predictor.core.schema.presets import preset, preset_names
-from predictor.core.transforms.lora import Lora, QuantizedBase
+from predictor.core.transforms.few_bits import QuantizedBase
+from predictor.core.transforms.lora import Lora
 from predictor.core.workload import edges, layer, layer_table
 from predictor.core.workload import run as run_module
 from predictor.core.workload.architecture import Architecture
@@ -173,7 +174,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
         None,
         Lora(8),
         Lora(16, share_expert_adapters=False),
-        Lora(8, dropout=0.1, fp32=True, quantized_base=QuantizedBase.NF4),
+        Lora(8, dropout=0.1, fp32=True, quantized_base=QuantizedBase.NF4, dora=True),
     ),
 }
 OF_A_LAYOUT: dict[str, tuple[Any, ...]] = {

@@ -6,7 +6,8 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import must_divide
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import TrainingSection
-from predictor.core.transforms.lora import EVERY_LINEAR, EVERY_PART, PARTS, Lora, LoraTarget, QuantizedBase
+from predictor.core.transforms.few_bits import QuantizedBase
+from predictor.core.transforms.lora import EVERY_LINEAR, EVERY_PART, PARTS, Lora, LoraTarget
 from predictor.core.workload.transformer import Transformer
 
 KEY = "training.lora.targets"
@@ -59,6 +60,11 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
 
 def _check_ranks(lora: Lora, model: Transformer, layout: ParallelismSection) -> None:
     must_divide("tensor_parallel_size", layout.tensor_parallel_size, "rank", lora.rank)
+    if lora.dora and layout.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {layout.tensor_parallel_size} with training.lora.dora, which is not modelled; "
+            "use 1"
+        )
     if not lora.normalize_moe_lora:
         return
     if model.experts is None:

@@ -5,13 +5,8 @@ recomputed, and backward for the gradient of the input. In eight (LLM.int8) the 
 kernels narrow its input by rows and scale its sums, and columns of outliers are multiplied in 16 bits; backward the
 matrix is widened and scaled. Products of integers were not measured: they are timed as products in 16 bits.
 
-Scales of four bits are in fp32, or, quantised themselves (double quantisation), in eight bits by blocks of 256: two
-more kernels widen them. Ranks that share out a base share out its bits; bitsandbytes keeps scales beside the parameter,
-whole on every rank.
-
 Source: Dettmers et al. 2023, arXiv:2305.14314, and 2022, arXiv:2208.07339; bitsandbytes
-bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitLt; nn/modules.py,
-fix_4bit_weight_quant_state_from_module; functional.py, dequantize_4bit.
+bitsandbytes/autograd/_functions.py, MatMul4Bit and MatMul8bitLt.
 """
 
 from __future__ import annotations
@@ -20,20 +15,10 @@ from collections.abc import Iterator
 
 from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import stream
-from predictor.core.rows import FP32_BYTES, Kind, Row
-from predictor.core.transforms.lora import QuantizedBase
+from predictor.core.rows import Kind, Row
+from predictor.core.transforms.few_bits import QuantizedBase, widening
 
 INT8, INT32 = 1, 4  # bytes
-BLOCK, SCALES_BLOCK = 64, 256  # weights that share a scale, and scales in eight bits that share one in fp32
-PACKED_BYTES = {QuantizedBase.NF4: 0.5, QuantizedBase.NF4_DOUBLE: 0.5, QuantizedBase.INT8: 1.0}
-SCALE_BYTES = {
-    QuantizedBase.NF4: FP32_BYTES / BLOCK,
-    QuantizedBase.NF4_DOUBLE: (INT8 + FP32_BYTES / SCALES_BLOCK) / BLOCK,
-    QuantizedBase.INT8: 0.0,  # one per row alone
-}
-# Scales in eight bits are widened to fp32, to which their mean is added, before the weights' kernel reads them.
-WIDENED_SCALES_BYTES = 4 * FP32_BYTES / BLOCK
-WIDENED_SCALES_LAUNCHES = 2
 # Kernels beside a product of integers: narrow the input, look for outliers, take their columns of input and weights,
 # scale the sums, add the outliers' product.
 INT8_LAUNCHES = 6
@@ -54,9 +39,7 @@ def with_quantized_base(rows: list[Row], call: LayerCall, base: QuantizedBase) -
 
 def _in_four_bits(row: Row, call: LayerCall, base: QuantizedBase) -> Iterator[Row]:
     assert row.forward is not None
-    each, launches = PACKED_BYTES[base] + SCALE_BYTES[base] + call.element_bytes, 1
-    if base is QuantizedBase.NF4_DOUBLE:
-        each, launches = each + WIDENED_SCALES_BYTES, launches + WIDENED_SCALES_LAUNCHES
+    each, launches = widening(base, call.element_bytes)
     size_bytes, times = row.weights * each, row.forward.times * launches
     yield stream(NAME, row.module, call, (size_bytes, size_bytes), (times, times))
 

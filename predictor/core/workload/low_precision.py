@@ -6,8 +6,8 @@ from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.operator import BOTH, Direction
 from predictor.core.costs.work import PRECISION_BYTES
 from predictor.core.rows import FP32_BYTES
+from predictor.core.transforms.few_bits import PACKED_BYTES
 from predictor.core.transforms.low_precision import LowPrecision
-from predictor.core.transforms.quantized import PACKED_BYTES
 from predictor.core.workload.recipes import ONE_LAYOUT, READ, RECIPES, Casts, Recipe
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.tasks import BACKWARD, FORWARD, Part, Task, parameter_stream_task

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from predictor.core.blocks.experts import routed_tokens
 from predictor.core.costs.work import ELEMENT_BYTES
 from predictor.core.rows import FP32_BYTES, MASK_BYTES
-from predictor.core.transforms.quantized import PACKED_BYTES, SCALE_BYTES
+from predictor.core.transforms.few_bits import PACKED_BYTES, SCALE_BYTES
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.losses import head_bytes, reference_head_bytes
 from predictor.core.workload.low_precision import gather_bytes, wire_bytes

@@ -96,6 +96,8 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
     dropout = arguments.value("lora_dropout", 0.0)
     if isinstance(dropout, int | float) and dropout > 0:
         keys["dropout"] = float(dropout)
+    if arguments.switch("use_dora"):
+        keys["dora"] = True
     saved = {_last(name) for name in arguments.listed("lora_modules_to_save")}
     if saved & {*OF_ENDS}:
         keys["train_embeddings"] = True

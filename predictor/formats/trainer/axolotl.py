@@ -33,6 +33,7 @@ DIALECT = Dialect(
         "optimizer": "optim",
         "bfloat16": "bf16",
         "float16": "fp16",
+        "peft_use_dora": "use_dora",
         "sequence_parallel_degree": "context_parallel_size",
     },
     {"per_device_train_batch_size": 1, "max_length": 512, "bf16": "auto", "optim": "adamw_torch_fused"}

@@ -35,6 +35,7 @@ BESIDE_OTHERS = (
     "lora_dropout",
     "lora_target_modules",
     "lora_modules_to_save",
+    "use_dora",
     "bnb_4bit_quant_type",
     "bnb_4bit_use_double_quant",
     "load_in_4bit",

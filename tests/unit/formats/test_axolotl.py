@@ -61,6 +61,12 @@ def test_sizes(tmp_path: Path) -> None:
             "lora",
             {"rank": 8, "targets": ["attention_output"], "quantized_base": "nf4_double"},
         ),
+        (
+            {"adapter": "lora", "lora_r": 8, "lora_target_modules": ["o_proj"], "peft_use_dora": True},
+            "training",
+            "lora",
+            {"rank": 8, "targets": ["attention_output"], "dora": True},
+        ),
         ({"bf16": False, "fp16": True}, "training", "precision", "fp16"),
         ({"bf16": False, "fp16": False}, "training", "precision", "fp32"),
         ({"optimizer": "adamw_bnb_8bit"}, "training", "optimizer_state_bytes", 2 + 8 / 256),

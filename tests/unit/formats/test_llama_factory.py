@@ -62,6 +62,7 @@ def whole(read: Read) -> dict[str, Any]:
         (LORA, "training", "lora", {"rank": 4, **ALL}),
         ({**LORA, "lora_target": "q_proj,v_proj"}, "training", "lora", {"rank": 4, "targets": ["q", "v"]}),
         ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, **ALL, "quantized_base": "nf4_double"}),
+        ({**LORA, "use_dora": True}, "training", "lora", {"rank": 4, **ALL, "dora": True}),
         ({**LORA, "quantization_bit": 8}, "training", "lora", {"rank": 4, **ALL, "quantized_base": "int8"}),
     ],
 )

@@ -99,6 +99,10 @@ def test_adapters(tmp_path: Path) -> None:
     }
 
 
+def test_magnitudes(tmp_path: Path) -> None:
+    assert found(tmp_path, LORA.replace("lora_rank: 16", "use_dora: true")).content["training"]["lora"]["dora"] is True
+
+
 @pytest.mark.parametrize(("text", "reference"), [(FULL, "separate"), (LORA, "adapters_off")])
 def test_pairs_of_answers(text: str, reference: str, tmp_path: Path) -> None:
     text = text.replace("modules.loss.CEWithChunkedOutputLoss", "rlhf.loss.DPOLoss")
@@ -133,7 +137,6 @@ def test_every_preset_is_known() -> None:
         (FULL + "teacher_model: {_component_: x}\n", "distillation runs a second model"),
         (FULL + "pipeline_parallel_dim: 2\n", "of torchtune it is not known here"),
         (FULL.replace("batch_size: 2\n", ""), "is of no training: it has no batch_size"),
-        (LORA.replace("lora_rank: 16", "use_dora: true"), "DoRA is not modelled"),
         (LORA.replace("lora_rank: 16", "apply_lora_to_output: true"), "an adapter of the output projection"),
         (LORA.replace("q_proj, v_proj", "router"), "expected a list of q_proj, k_proj, v_proj, output_proj"),
     ],

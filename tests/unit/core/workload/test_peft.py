@@ -12,7 +12,8 @@ from predictor.core.plan.loading import prepare
 from predictor.core.rows import Role
 from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction, predict
-from predictor.core.transforms.lora import Lora, LoraTarget, QuantizedBase
+from predictor.core.transforms.few_bits import QuantizedBase
+from predictor.core.transforms.lora import Lora, LoraTarget
 from predictor.core.workload.transformer import LayerKind
 from tests.layers import backward_pass, forward_pass, kept_of
 from tests.unit.core.workload.test_token_mixers import MODEL, run_of
