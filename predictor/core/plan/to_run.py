@@ -13,6 +13,7 @@ from predictor.core.checks.expert_layout import check_expert_parallel
 from predictor.core.checks.kernels import check_kernels
 from predictor.core.checks.lengths import with_lengths
 from predictor.core.checks.offloading import check_chunk_layers
+from predictor.core.checks.optimizer import check_optimizer
 from predictor.core.checks.pipeline_layout import Split, check_chunks, split_of
 from predictor.core.checks.recomputation import check_recomputation
 from predictor.core.checks.reference import check_reference
@@ -256,6 +257,7 @@ def _model(config: RunConfig) -> Transformer:
         ConfigError: it cannot be split so, or has not what is to be recomputed.
     """
     check_recomputation(config.training, config.model)
+    check_optimizer(config.training)
     check_kernels(config.training, config.parallelism, config.model)
     check_fp8_attention(config.training, config.model)
     model = transformer(config.model)

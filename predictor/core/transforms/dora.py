@@ -73,7 +73,7 @@ def dora_rows(one: Dora, call: LayerCall) -> list[Row]:
     ]
     # The identity is written, in fp32 and then narrowed; BA is scaled, added to the matrix, and read for its norms.
     identity = FP32_BYTES + (FP32_BYTES + element if one.fp32 and element < FP32_BYTES else 0)
-    norms, launches = one.inputs**2 * identity + weights * 6 * element, 4.0
+    norms, launches = float(one.inputs**2 * identity + weights * 6 * element), 4.0
     if one.base is not None:
         each, more = widening(one.base, element)
         norms, launches = norms + weights * each, launches + more

@@ -13,6 +13,7 @@ class RankParameters(NamedTuple):
         routed: of routed experts; summed over the ranks that hold the same experts.
         frozen_dense, frozen_routed: as both, of weights that do not train.
         narrow_dense, narrow_routed: those of the frozen ones that are kept in few bits.
+        matrix_dense, matrix_routed: those of the trained ones that are in matrices of layers.
     """
 
     dense: int
@@ -21,6 +22,8 @@ class RankParameters(NamedTuple):
     frozen_routed: int = 0
     narrow_dense: int = 0
     narrow_routed: int = 0
+    matrix_dense: int = 0
+    matrix_routed: int = 0
 
     @property
     def total(self) -> int:
@@ -37,6 +40,11 @@ class RankParameters(NamedTuple):
     def narrow(self) -> RankParameters:
         """Return those in few bits alone."""
         return RankParameters(self.narrow_dense, self.narrow_routed)
+
+    @property
+    def matrices(self) -> RankParameters:
+        """Return those that train in matrices of layers alone."""
+        return RankParameters(self.matrix_dense, self.matrix_routed)
 
     def plus(self, other: RankParameters, times: int = 1) -> RankParameters:
         """Return these and ``times`` as many as the others together."""

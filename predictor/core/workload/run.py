@@ -136,8 +136,15 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
             return None
         keeps = self.lora is not None and self.reference_model is Reference.ADAPTERS_OFF
         lora = replace(self.lora, targets=()) if self.lora is not None and keeps else None
-        plain = {"recompute_num_layers": None, "recompute_every": 1, "recompute_modules": ()}
-        return replace(self, reference_model=None, lora=lora, recompute=Recompute.NONE, **plain)
+        return replace(
+            self,
+            reference_model=None,
+            lora=lora,
+            recompute=Recompute.NONE,
+            recompute_num_layers=None,
+            recompute_every=1,
+            recompute_modules=(),
+        )
 
     @property
     def model_flops_per_token(self) -> float:

@@ -80,6 +80,13 @@ class GraphModule(StrEnum):
     MOE_PREPROCESS = "moe_preprocess"
 
 
+class Optimizer(StrEnum):
+    """What updates weights: Adam, or Muon, whose embeddings, norms and output projection are Adam's."""
+
+    ADAM = "adam"
+    MUON = "muon"
+
+
 class Reference(StrEnum):
     """Model whose log-probabilities stand beside those of the one that trains (DPO, arXiv:2305.18290; KTO).
 

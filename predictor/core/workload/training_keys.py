@@ -15,6 +15,7 @@ from predictor.core.workload.run_choices import (
     GemmRecipe,
     GraphModule,
     OffloadModule,
+    Optimizer,
     Recompute,
     RecomputeModule,
     Reference,
@@ -184,6 +185,13 @@ class TrainingKeys:
     reference_passes: Annotated[
         Count, Field(description="passes without gradients of a micro-batch; KTO's two models have 3 in all")
     ] = 1
+    optimizer: Annotated[
+        Optimizer,
+        Field(
+            description="adam, or muon: matrices of layers by orthogonalised momentum, which is their only state, all "
+            "else by Adam"
+        ),
+    ] = Optimizer.ADAM
     optimizer_state_bytes: Annotated[
         float | None,
         Field(

@@ -18,9 +18,9 @@ from predictor.core.workload.low_precision import gather_bytes, wire_bytes
 from predictor.core.workload.offload import updates_beside_weights
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.run_choices import Reference
+from predictor.core.workload.run_choices import Optimizer, Reference
 from predictor.core.workload.sharding import shares_once
-from predictor.core.workload.software import ON_DEEPSPEED, Framework
+from predictor.core.workload.software import ON_DEEPSPEED, ON_MEGATRON_CORE
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory, StageStates
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.vision_tower import tower_kept
@@ -42,7 +42,6 @@ COMMUNICATOR_BYTES = 24 * 2 * 8 * 2**20
 # Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize; Transformer Engine,
 # transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes.
 WORKSPACE_BYTES = 32 * 2**20
-ON_TRANSFORMER_ENGINE = frozenset({Framework.MEGATRON_BRIDGE, Framework.MEGATRON_LM, Framework.NEMO})
 
 
 def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
@@ -189,6 +188,14 @@ def _optimizer_state_bytes(run: TrainingRun) -> float:
     return FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
 
 
+def _unkept(run: TrainingRun, parameters: RankParameters) -> float:
+    """Return the bytes of second moments, which Muon does not keep of its matrices, where no state's size is said."""
+    if run.optimizer is not Optimizer.MUON or run.optimizer_state_bytes is not None:
+        return 0.0
+    own = parameters.matrices
+    return FP32_BYTES * (_share(run, own) if run.zero_stage >= 1 else own.total)
+
+
 def checkpoint_bytes(run: TrainingRun) -> float:
     """Return the bytes of a checkpoint: one copy of the weights and of what the optimizer keeps, adapters left out."""
     in_optimizer = run.fp32_parameters and run.element_bytes != FP32_BYTES
@@ -261,14 +268,14 @@ def stage_states(
     if run.framework in ON_DEEPSPEED and run.zero_stage < 3 and run.gradient_bytes < FP32_BYTES:
         widened = share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
         buffers += widened * (1.0 - run.offload_optimizer)
-    buffers += WORKSPACE_BYTES * (3 if run.framework in ON_TRANSFORMER_ENGINE else 2)
+    buffers += WORKSPACE_BYTES * (3 if run.framework in ON_MEGATRON_CORE else 2)
     on_gpu = 1.0 - run.offload_optimizer
     if updates_beside_weights(run) or (run.framework in ON_DEEPSPEED and run.zero_stage >= 2):  # leave as computed
         gradient_bytes *= on_gpu
     return StageStates(
         weights=_weights(run, parameters, weight_bytes) + cast_weights + _reference_weights(run, parameters),
         gradients=(share if scatters_each else whole) * gradient_bytes,
-        optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes * on_gpu,
+        optimizer=((share if run.zero_stage >= 1 else whole) * state_bytes - _unkept(run, parameters)) * on_gpu,
         buffers=buffers,
         communicators=_communicators(run),
     )

@@ -11,7 +11,7 @@ from tests.unit.core.workload.test_offload import copied, memory, predicted
 
 SHARDED = {"zero_stage": 3}
 FSDP = {"zero_stage": 3, "fp32_parameters": True, "overlap_parameter_gather": True, "overlap_gradient_reduction": True}
-ON_HOST = {"offload_parameters": True, "offload_optimizer": 1.0}
+ON_HOST: dict[str, Any] = {"offload_parameters": True, "offload_optimizer": 1.0}
 
 
 @pytest.mark.parametrize(("layout", "weight_bytes"), [(SHARDED, 2), (FSDP, 4)])
