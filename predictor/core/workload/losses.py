@@ -140,6 +140,12 @@ def _bytes_per_logit(run: TrainingRun) -> int:
     return call.element_bytes + FP32_BYTES * (2 if run.model.loss is Loss.FUSED_NATIVE else 1)
 
 
+def reference_head_bytes(run: TrainingRun) -> float:
+    """Return the logits of a reference's pass, which stand beside those that the model keeps."""
+    call = run.call()
+    return float(call.tokens * call.vocab_per_rank * _bytes_per_logit(run)) if run.model.has_lm_head else 0.0
+
+
 def head_bytes(run: TrainingRun) -> tuple[float, float]:
     """Return what the output projection and its loss keep, and the part of it that the gradients of weights need.
 

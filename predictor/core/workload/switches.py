@@ -69,7 +69,8 @@ class Activation(StrEnum):
 class Loss(StrEnum):
     """Which cross entropy follows the output projection.
 
-    ``fused_native``: Megatron-LM's own compiled pieces; ``fused_linear``: with the projection, in chunks of tokens.
+    ``fused_native``: Megatron-LM's own compiled pieces; ``fused_linear``: with the projection, in chunks of tokens;
+    ``score``: none, as one number of a sample takes the projection's place (reward models).
     """
 
     VOCABULARY_PARALLEL = "vocabulary_parallel"
@@ -77,6 +78,7 @@ class Loss(StrEnum):
     FUSED = "fused"
     FUSED_NATIVE = "fused_native"
     FUSED_LINEAR = "fused_linear"
+    SCORE = "score"
 
     @property
     def operator(self) -> str:

@@ -13,6 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtitan.flavors import model_of, presets, sizes
 from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
@@ -94,6 +95,8 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[
     training |= low | problems.part(nothing(), _recompute, sections["activation_checkpoint"])
     training |= _compiled(sections, notes) | _graphs(trained) | {"framework": FAMILY}
     parallelism |= gathers if parallelism.get("zero_stage") else {}
+    if trained.switch("enable_cpu_offload") and parallelism.get("zero_stage") == 3:
+        training |= ON_HOST
     if trained.text("mixed_precision_reduce", "float32", REDUCED) == "bfloat16" and parallelism.get("zero_stage"):
         parallelism["fp32_gradients"] = False
     if trained.get("dtype") == "bfloat16":
