@@ -6,6 +6,7 @@ its team could have told beforehand (spares, checkpoints, restarts that it state
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -19,9 +20,11 @@ from predictor.core.reliability.job import Job
 from predictor.core.reliability.reliability import reliability_of
 from predictor.core.reliability.simulate import expected, simulate
 from predictor.core.schema.sections import BudgetSection
+from tests.accuracy.tables import Table, percent, signed
 
 FILE = Path(__file__).with_suffix(".yaml")
 DRAWS = 2000
+HEAD = ("history", "reported %", "predicted %", "90 % interval", "error", "inside")
 STEP_S = 10.0  # a checkpoint is no sooner than a step; steps of these trainings are shorter than what that changes
 BYTES_PER_PARAMETER = 14.0  # weights in 16 bits, master weights and two moments in 32
 
@@ -84,23 +87,23 @@ def histories() -> list[Compared]:
     return [compared(name, facts) for name, facts in read_mapping(FILE).items()]
 
 
-def table(rows: list[Compared]) -> list[str]:
-    """Return the table of the documentation."""
-    lines = ["| history | reported | predicted | 90 % interval | error | inside |", "|---|--:|--:|--:|--:|---|"]
+def table(rows: list[Compared]) -> Table:
+    """Return the histories beside their predictions; in the last line the mean error and how many are inside."""
+    lines = []
     for row in rows:
-        reported = f"{row.least:.0%}" if row.least == row.most else f"{row.least:.0%} to {row.most:.0%}"
-        lines.append(
-            f"| {row.name} | {reported} | {row.predicted:.1%} | {row.low:.0%} to {row.high:.0%} "
-            f"| {100 * row.error:+.1f} | {'yes' if row.is_inside else 'no'} |"
-        )
-    inside = sum(row.is_inside for row in rows)
-    error = 100 * fmean(abs(row.error) for row in rows)
-    return [*lines, f"| {len(rows)} histories | | | | {error:.1f} | {inside} |"]
+        reported = percent(100 * row.least) + ("" if row.least == row.most else f" to {percent(100 * row.most)}")
+        ends = f"{percent(100 * row.low)} to {percent(100 * row.high)}"
+        inside = "yes" if row.is_inside else "no"
+        lines.append([row.name, reported, percent(100 * row.predicted, 1), ends, signed(100 * row.error), inside])
+    error = percent(100 * fmean(abs(row.error) for row in rows), 1)
+    last = [f"{len(rows)} histories", "", "", "", error, str(sum(row.is_inside for row in rows))]
+    return Table("goodput", "Goodput of public histories, %", HEAD, [*lines, last])
 
 
 def main() -> None:
-    """Print the table."""
-    print("\n".join(table(histories())))
+    """Print the table, as Markdown with ``--markdown``."""
+    found = table(histories())
+    print("\n".join(found.markdown() if "--markdown" in sys.argv else found.text()))
 
 
 if __name__ == "__main__":
