@@ -15,6 +15,7 @@ from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.presets import preset
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.workload.run_choices import GemmRecipe, Recompute
+from predictor.core.workload.switches import Loss
 from predictor.formats.torchtitan.reader import DISPATCHERS, PRESETS
 from predictor.formats.torchtitan.written_python import python_job
 
@@ -61,7 +62,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
         },
         "parallelism": _degrees(parallel) | (_pipeline(config) | pipeline if pipeline else {}),
         "activation_checkpoint": _recomputation(training),
-        "compile": {"enable": training.compiled, "components": ["model", "loss"]},
+        "compile": {"enable": training.compiled, "components": _compiled_parts(config.model)},
     }
     nodes = max(1, num_gpus // gpus_per_node)
     start = f"torchrun --nproc-per-node {min(num_gpus, gpus_per_node)} --nnodes {nodes} -m torchtitan.train"
@@ -70,6 +71,10 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
         return python_job(config, tables, title, start)
     head = [f"# {title} Start it on every node with", f"# {start} --job.config_file FILE"]
     return "\n".join([*head, *_toml(merged(tables, _low_precision(config)))]) + "\n"
+
+
+def _compiled_parts(model: ModelSection) -> list[str]:
+    return ["model"] if model.loss is Loss.TORCH_EAGER else ["model", "loss"]
 
 
 def _chosen(known: dict[Any, str], key: str, value: Any) -> str:
