@@ -133,13 +133,12 @@ def _told(recipe: Recipe) -> Iterator[str]:
 
 
 def main() -> None:
-    """Print every published recipe beside the search's winner, the farthest behind first."""
+    """Print every published recipe beside the search's winner."""
     wanted = sys.argv[1] if sys.argv[1:] else ""
     rows = published_recipes(judge(SHARED / "truth").rows)
     chosen = [row for row in rows if wanted in f"{row.compared.step.name} {row.compared.step.groups}"]
-    found = sorted(filter(None, map(compared, chosen)), key=lambda recipe: -recipe.slower)
-    for recipe in found:
-        print("\n".join(_told(recipe)))
+    for recipe in filter(None, map(compared, chosen)):
+        print("\n".join(_told(recipe)), flush=True)
 
 
 if __name__ == "__main__":
