@@ -128,10 +128,15 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
     if not is_last:
         return BlockMemory(kept_first=kept_first, gathered=float(gathered))
     normed = float((1 + run.model.num_mtp_layers) * activation * call.element_bytes)
-    kept, deferred = head_bytes(run)
-    if run.reference_model is not None:
-        kept += reference_head_bytes(run)
-    return BlockMemory(kept_first=kept_first, kept_last=normed + kept, deferred=deferred, gathered=float(gathered))
+    head = head_bytes(run)
+    reference = reference_head_bytes(run) if run.reference_model is not None else 0.0
+    return BlockMemory(
+        kept_first=kept_first,
+        kept_last=normed + head.kept + reference,
+        deferred=head.deferred,
+        gathered=float(gathered),
+        ending=head.gradients,
+    )
 
 
 def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:

@@ -104,7 +104,8 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[
         training["optimizer_state_bytes"] = BF16_STATES
         parallelism.pop("fp32_parameters", None)
     # Ranks that split the layers split the loss over the vocabulary, which has a kernel of its own.
-    model["loss"] = "torch" if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
+    whole = "torch" if _compiles_loss(sections["compile"]) else "torch_eager"
+    model["loss"] = whole if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
     others = [job.section(name) for name in job.values if name not in sections]
     notes += rest(known_keys(KEYS), "torchtitan", [*sections.values(), *others], READ_ELSEWHERE)
     problems.check()
@@ -241,6 +242,10 @@ def _compiled(sections: dict[str, Fields], notes: list[str]) -> dict[str, bool]:
     if parts is not None and "model" not in parts:
         notes.append("compile.components without model: predicted without compiled kernels")
         return {}
-    if parts is not None and "loss" not in parts:
-        notes.append("compile.components without loss: predicted with a compiled loss")
     return {"compiled": True}
+
+
+def _compiles_loss(section: Fields) -> bool:
+    """Return whether the loss is compiled wherever the model is."""
+    parts = section.get("components")
+    return parts is None or "loss" in parts or "model" not in parts
