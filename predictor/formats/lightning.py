@@ -13,7 +13,7 @@ from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import LIGHTNING, LIGHTNING_DEEPSPEED, LIGHTNING_FSDP, TORCH_ATTENTION
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.fsdp_stack import ON_HOST, STATES_16, sizes_of
 from predictor.formats.hub_models import preset_of
 from predictor.formats.known_keys import known_keys, rest
@@ -59,7 +59,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     precision, pure = PRECISIONS[str(trainer.get("precision"))] if _has_precision(trainer) else ("fp32", True)
     parallelism = problems.part(nothing(), _strategy, trainer, precision, pure)
     offloaded = problems.part(nothing(), _offloaded, trainer, parallelism.get("zero_stage", 0))
-    gpus = _gpus(trainer) or num_gpus
+    gpus = settled_gpus(num_gpus, _gpus(trainer), path.name, notes)
     if gpus is None:
         unsaid["parallelism.data_parallel_size"] = f"{path.name}: devices are all that a node has"
     else:

@@ -106,6 +106,8 @@ def _switches(
         usual = {name: dict(keys) for name, keys in SECTION_DEFAULTS.items()}
     if not model.get("rotary_fraction", 1.0) or model.get("positions", ROTARY) != ROTARY:
         usual["model"].pop("fused_rope", None)
+    if sections["training"].get("recompute") == "none":
+        usual["training"].pop("synchronize_each_layer", None)  # it is the checkpoints that wait
     parallelism, splits = usual["parallelism"], (layout.get("tensor_parallel_size") or 1) != 1
     if defaults.loss == LOSS_OF_WHOLE_LOGITS and splits:
         usual["model"].pop("loss")

@@ -15,7 +15,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.deepspeed import reader as deepspeed
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import Invocation, invocations
@@ -102,7 +102,7 @@ class _Command:
         name = fields.get("pretrain")
         model = hub_section(name, "--pretrain", self.where, self.unsaid, self.notes)
         length = self.length()
-        gpus = num_gpus or self.gpus()
+        gpus = settled_gpus(num_gpus, self.gpus(), self.where, self.notes)
         rings = self.known("ring-attn-size", 1, "parallelism.context_parallel_size")
         tp = self.known("ds-tensor-parallel-size", 1, "parallelism.tensor_parallel_size")
         degrees = self.problems.part(

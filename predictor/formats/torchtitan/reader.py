@@ -38,6 +38,10 @@ READ_ELSEWHERE = frozenset(  # where there is a pipeline, adapters, checkpointin
         "parallelism.pipeline_parallel_microbatches",
     }
 )
+OF_IMAGES = {
+    "images_per_sample": "the number of images in a sample; one, unless it is said",
+    "image_size": "the size of an image",
+}
 # Keys of releases of 2024, by today's: those of training, and beginnings of those of experimental.
 OF_2024 = {
     "data_parallel_degree": "data_parallel_shard_degree",
@@ -152,6 +156,8 @@ def _model(section: Fields, unsaid: dict[str, str]) -> dict[str, Any]:
     model, why = model_of(section, name, flavor)
     if why:
         unsaid["model.num_layers"] = f"{why}; take its config.json in front (from: [config.json, {section.where}]), or"
+    if "vision" in model:
+        unsaid |= {f"model.vision.{key}": f"{section.where}: its data say {what}" for key, what in OF_IMAGES.items()}
     further = section.optional_whole("num_mtp_layers")
     return model | ({} if further is None else {"num_mtp_layers": further})
 

@@ -59,6 +59,7 @@ class Launch:
         accelerate: keys of accelerate's configuration that its launcher was given.
         where: file that these stand in, for messages.
         missing: file of these that is not there; empty: none.
+        notes: on what the launcher says.
     """
 
     base: Path
@@ -67,6 +68,7 @@ class Launch:
     accelerate: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     missing: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -39,6 +39,7 @@ DIALECT = Dialect(
         "lora_target_modules": "all",
         "gradient_checkpointing": True,
         "bnb_4bit_use_double_quant": True,
+        "use_reentrant": True,
     },
     (
         "stage",
@@ -144,6 +145,7 @@ def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:
     adapter, layout, quantized = (content.get(key) or {} for key in PLUGINS)
     values |= {"bf16": content.get("bf16", True), "stage": "sft", "cutoff_len": content.get("cutoff_len", 2048)}
     values["disable_gradient_checkpointing"] = not values.pop("enable_activation_checkpointing", True)
+    values["use_reentrant_gc"] = False  # v1/core/base_trainer.py
     kind = adapter.get("name")
     values["finetuning_type"] = kind or "full"
     if kind == "lora":

@@ -57,7 +57,6 @@ TRL = Dialect(
         "max_length": 1024,
         "gradient_checkpointing": True,
         "bf16": "auto",
-        "use_reentrant": False,
         "lora_r": 16,
         "dtype": "float32",
     },
@@ -65,7 +64,7 @@ TRL = Dialect(
 # Arguments of TRL alone; max_seq_length and dataset_mixer are of releases that had the Trainer's own defaults.
 OF_TRL = ("packing", "dataset_mixture", "dataset_text_field", "assistant_only_loss", "completion_only_loss")
 OF_OLDER_TRL = ("max_seq_length", "dataset_mixer")
-OLDER_TRL = Dialect("TRL", "trainer", NAMES, {"max_length": 1024, "dtype": "float32"})
+OLDER_TRL = Dialect("TRL", "trainer", NAMES, {"max_length": 1024, "dtype": "float32", "use_reentrant": True})
 
 
 def read(path: Path, num_gpus: int | None = None) -> Read:

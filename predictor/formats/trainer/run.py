@@ -70,6 +70,7 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each.
     """
     nothing = dict[str, Any]
+    arguments.notes += launch.notes
     has_images = any(arguments.has(key) for key in IMAGES)
     for key in IMAGES:
         arguments.value(key)
@@ -142,7 +143,7 @@ def _recompute(arguments: Arguments) -> dict[str, Any]:
     if not arguments.switch("gradient_checkpointing") and not arguments.switch("activation_checkpointing"):
         return {}
     keys: dict[str, Any] = {"recompute": "full"}
-    default = arguments.dialect.defaults.get(REENTRANT, True)
+    default = arguments.dialect.defaults.get(REENTRANT, False)  # modeling_utils.py of transformers 5; true before
     stays = kwargs.get(REENTRANT, default) if isinstance(kwargs, dict) else default
     if isinstance(kwargs, str) and "false" in kwargs.lower():
         stays = False

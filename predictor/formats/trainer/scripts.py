@@ -18,6 +18,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import load_foreign, read_mapping
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
+from predictor.formats.fields import settled_gpus
 from predictor.formats.known_keys import known_keys
 from predictor.formats.megatron.command import REDIRECTIONS, with_sources
 from predictor.formats.shell.script import parse
@@ -81,13 +82,18 @@ class Command:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def read(path: Path, num_gpus: int | None = None) -> Read:
+def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Read:
     """Read the training command of a script.
+
+    Args:
+        path: of the script.
+        num_gpus: of the run, where it is known.
+        text: of the script, where the path's file holds more than that.
 
     Raises:
         ConfigError: it starts no training of a language model, several that differ, or something is not modelled.
     """
-    text = with_sources(path.read_text(encoding="utf-8", errors="replace"), path.parent)
+    text = with_sources(text or path.read_text(encoding="utf-8", errors="replace"), path.parent)
     script = parse(text)
     found = [_command(words) for words in script.commands]
     commands = [command for command in found if command is not None]
@@ -109,6 +115,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
             "continued pre-training are: read the command of such a run"
         )
     launch = _launch(command, text, script.values, path, num_gpus)
+    launch.notes += script.of_loops(path.name)
     return _read(command, path.name, launch, script.documents, problems)
 
 
@@ -156,6 +163,7 @@ def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dic
     file = None if is_unknown(named) else beside(named, launch.base)
     if file is not None:
         launch.base = file.parent
+        launch.notes.append(f"{where} names {file.name}, which is read")
         return read_mapping(file)
     written = [content for text in documents if (content := _document(text)) is not None]
     if len(written) == 1:
@@ -286,8 +294,9 @@ def _launch(command: Command, text: str, values: Mapping[str, str], path: Path, 
     if command.program.startswith("swift") and "nproc_per_node" not in found:
         found |= _environment(text, values)
         nodes = _number(found.get("nnodes")) or nodes
-    gpus = num_gpus or _gpus(command, found, own, nodes, text)
-    return Launch(path.parent, gpus, nodes, own, path.name, missing)
+    notes: list[str] = []
+    gpus = settled_gpus(num_gpus, _gpus(command, found, own, nodes, text), path.name, notes)
+    return Launch(path.parent, gpus, nodes, own, path.name, missing, notes)
 
 
 def _gpus(command: Command, found: Mapping[str, Any], own: Mapping[str, Any], nodes: int, text: str) -> int | None:

@@ -85,6 +85,9 @@ def from_mapping(
     if "gradient_accumulation_steps" not in values and isinstance(micro, int) and launch.num_gpus is not None:
         values["gradient_accumulation_steps"] = max(1, ceil(SAMPLES_OF_A_STEP / micro / launch.num_gpus))
     values = {key: value for key, value in values.items() if value is not None}
+    # trainers/mixin.py: checkpoints are entered again, except by replicas of DDP.
+    enters_again = launch.num_gpus == 1 or any(key in values for key in ("deepspeed", "fsdp"))
+    values.setdefault("gradient_checkpointing_kwargs", {"use_reentrant": enters_again})
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), DIALECT)
     if "gradient_accumulation_steps" not in values:
         arguments.unsaid["training.num_micro_batches"] = (
