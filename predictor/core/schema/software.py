@@ -94,8 +94,9 @@ def _switches(
     """Return the keys of a framework for the sections of a configuration, those that it cannot take left out."""
     model, layout = sections["model"], sections["parallelism"]
     stage, adapts = layout.get("zero_stage"), sections["training"].get("lora") is not None
-    if framework in MAY_TAKE_DEEPSPEED and sections["training"].get("offload_optimizer"):
-        framework = Framework.DEEPSPEED  # FSDP's own offloading is not modelled
+    offloads, with_weights = (sections["training"].get(f"offload_{what}") for what in ("optimizer", "parameters"))
+    if framework in MAY_TAKE_DEEPSPEED and offloads and not with_weights:  # FSDP offloads both or neither
+        framework = Framework.DEEPSPEED
     defaults = defaults_of(framework, stage)
     usual = {name: defaults.section(name, normalization="rms_norm") for name in SECTIONS}
     has_own = instruction == WGMMA and model.get("attention", FLASH) == FLASH and not model.get("latent_attention")

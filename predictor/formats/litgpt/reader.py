@@ -170,7 +170,7 @@ def _adapters(whole: Fields, model: dict[str, Any]) -> dict[str, Any]:
     if quantized is not None:
         if quantized not in ("bnb.nf4", "bnb.nf4-dq", "bnb.int8-training"):
             raise whole.error("quantize", "only bnb.nf4, bnb.nf4-dq and bnb.int8-training are modelled")
-        keys["quantized_base"] = "int8" if "int8" in quantized else True
+        keys["quantized_base"] = {"bnb.nf4": "nf4", "bnb.nf4-dq": "nf4_double"}.get(quantized, "int8")
     return {"lora": keys}
 
 

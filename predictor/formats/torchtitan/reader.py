@@ -13,6 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtitan.flavors import model_of, presets, sizes
 from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
@@ -98,6 +99,8 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[
     training |= low | problems.part(nothing(), _recompute, sections["activation_checkpoint"])
     training |= _compiled(sections, notes) | _graphs(trained) | {"framework": FAMILY}
     parallelism |= gathers if parallelism.get("zero_stage") else {}
+    if trained.switch("enable_cpu_offload") and parallelism.get("zero_stage") == 3:
+        training |= ON_HOST
     if trained.text("mixed_precision_reduce", "float32", REDUCED) == "bfloat16" and parallelism.get("zero_stage"):
         parallelism["fp32_gradients"] = False
     if trained.get("dtype") == "bfloat16":
@@ -105,7 +108,8 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[
         training["optimizer_state_bytes"] = BF16_STATES
         parallelism.pop("fp32_parameters", None)
     # Ranks that split the layers split the loss over the vocabulary, which has a kernel of its own.
-    model["loss"] = "torch" if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
+    whole = "torch" if _compiles_loss(sections["compile"]) else "torch_eager"
+    model["loss"] = whole if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
     others = [job.section(name) for name in job.values if name not in sections]
     notes += rest(known_keys(KEYS), "torchtitan", [*sections.values(), *others], READ_ELSEWHERE)
     problems.check()
@@ -244,6 +248,10 @@ def _compiled(sections: dict[str, Fields], notes: list[str]) -> dict[str, bool]:
     if parts is not None and "model" not in parts:
         notes.append("compile.components without model: predicted without compiled kernels")
         return {}
-    if parts is not None and "loss" not in parts:
-        notes.append("compile.components without loss: predicted with a compiled loss")
     return {"compiled": True}
+
+
+def _compiles_loss(section: Fields) -> bool:
+    """Return whether the loss is compiled wherever the model is."""
+    parts = section.get("components")
+    return parts is None or "loss" in parts or "model" not in parts

@@ -81,6 +81,8 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
     dropout = arguments.value("lora_dropout", 0.0)
     if isinstance(dropout, int | float) and dropout > 0:
         keys["dropout"] = float(dropout)
+    if arguments.switch("use_dora"):
+        keys["dora"] = True
     saved = {_last(name) for name in arguments.listed("lora_modules_to_save")}
     if saved & {*OF_ENDS}:
         keys["train_embeddings"] = True
@@ -103,7 +105,7 @@ def quantised(arguments: Arguments) -> dict[str, Any]:
     kind = arguments.value("bnb_4bit_quant_type", "nf4")
     if kind not in ("nf4", "fp4"):
         arguments.broken("bnb_4bit_quant_type", "expected nf4 or fp4")
-    return {"quantized_base": True}
+    return {"quantized_base": "nf4_double" if arguments.switch("bnb_4bit_use_double_quant") else True}
 
 
 def _targets(arguments: Arguments) -> list[str] | None:

@@ -39,6 +39,7 @@ STRATEGIES = {
 OF_NO_STEP = ("xla", "min_num_params", "version", "activation_checkpointing", "sharding_strategy")
 FSDP_KEYS = {"transformer_layer_cls_to_wrap", "limit_all_gathers"}
 ZERO = "parallelism.zero_stage"
+OFFLOADED = ("offload_optimizer", "host_threads", "pinned_offload")
 OF_STAGE = (
     "overlap_gradient_reduction",
     "overlap_parameter_gather",
@@ -319,7 +320,7 @@ def _accelerated(launch: Launch, precision: str, problems: Problems, arguments: 
     content = {**launch.accelerate, **sizes, "mixed_precision": mixed}
     read = accelerate.from_mapping(content, launch.where, launch.base, problems)
     arguments.notes += read.notes
-    kept = ("recompute", "offload_optimizer", "host_threads", "pinned_offload", "gemm_recipe", "framework")
+    kept = ("recompute", "offload_parameters", *OFFLOADED, "gemm_recipe", "framework")
     training = {key: value for key, value in read.content["training"].items() if key in kept}
     derived = {key: find for key, find in read.derived.items() if key != "training.framework"}
     has_engine = str(launch.accelerate.get("distributed_type")).upper() == "DEEPSPEED"

@@ -22,8 +22,11 @@ from predictor.formats.trainer import reader
 from predictor.formats.trainer.layout import Launch
 from predictor.formats.trainer.unsloth import with_kernels
 
-CONFIGS = ("SFTConfig", "TrainingArguments", "Seq2SeqTrainingArguments")
-TRAINERS = ("SFTTrainer", "Trainer", "Seq2SeqTrainer")
+# Trainers of preference learning, by their objective; each has a configuration of its name.
+OBJECTIVES = {f"{name}Trainer": name.lower() for name in ("DPO", "ORPO", "CPO", "KTO", "Reward")}
+OF_OBJECTIVES = tuple(name.replace("Trainer", "Config") for name in OBJECTIVES)
+CONFIGS = ("SFTConfig", "TrainingArguments", "Seq2SeqTrainingArguments", *OF_OBJECTIVES)
+TRAINERS = ("SFTTrainer", "Trainer", "Seq2SeqTrainer", *OBJECTIVES)
 # Keywords of other calls, by the arguments of a Trainer that they are.
 OF_CALLS = {
     "LoraConfig": {
@@ -38,6 +41,7 @@ OF_CALLS = {
         "load_in_4bit": "load_in_4bit",
         "load_in_8bit": "load_in_8bit",
         "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+        "bnb_4bit_use_double_quant": "bnb_4bit_use_double_quant",
     },
     "from_pretrained": {
         "pretrained_model_name_or_path": "model_name_or_path",
@@ -200,10 +204,11 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     if is_older and not {*LENGTHS} & program.values.keys():
         program.values["max_seq_length"] = 1024  # of releases of TRL that took TrainingArguments
     program.values.setdefault("output_dir", "")
+    objective = next((OBJECTIVES[name] for call in calls if (name := name_of(call)) in OBJECTIVES), None)
+    is_trl = name_of(configs[-1]) in ("SFTConfig", *OF_OBJECTIVES)
     kernels = _of_unsloth(program.values, calls)
-    read = reader.from_arguments(
-        program.values, path.name, Launch(path.parent, num_gpus), Problems(), is_trl=name_of(configs[-1]) == "SFTConfig"
-    )
+    launch = Launch(path.parent, num_gpus)
+    read = reader.from_arguments(program.values, path.name, launch, Problems(), is_trl=is_trl, objective=objective)
     guesses = ", ".join(f"{name} {value}" for name, value in program.guessed.items())
     notes = [f"{path.name}: {note}" for note in kernels]
     notes += [f"{path.name}: arguments of the program have their defaults: {guesses}"] if guesses else []
@@ -231,7 +236,8 @@ def _refuse(calls: list[ast.Call], tree: ast.Module, where: str) -> None:
     ]
     has_decoder = any(name.endswith(DECODERS) for name in called)
     other = next((name for name in called if name.endswith(OTHERS) and name not in TRAINERS), None)
-    if other is not None and not (has_decoder and "SFTTrainer" in called):
+    trains_decoder = has_decoder and "SFTTrainer" in called
+    if other is not None and not (trains_decoder or "RewardTrainer" in called):
         raise ConfigError(
             f"{where}: it uses {other}; supervised fine-tuning and continued pre-training of decoders are modelled, "
             "with SFTTrainer or Trainer"

@@ -26,6 +26,7 @@ from predictor.formats.shell.starts import CALLED, of_other_script, of_own_progr
 from predictor.formats.shell.words import UNKNOWN, as_written, is_unknown
 from predictor.formats.trainer import axolotl, llama_factory, reader, swift
 from predictor.formats.trainer.layout import Launch, beside
+from predictor.formats.trainer.preference import named as objective_named
 
 TRAINER_COMMAND = re.compile(
     r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli\s+train\b|"
@@ -109,7 +110,8 @@ def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Re
     problems = Problems()
     _check_same(commands, path.name, problems)
     command = commands[-1]
-    if (task := OTHER_TASKS.search(Path(command.program).name.lower())) is not None:
+    task = OTHER_TASKS.search(Path(command.program).name.lower())
+    if task is not None and _objective(command) is None:
         raise ConfigError(
             f"{path.name}: it starts {command.program}; {task[0]} is not modelled, supervised fine-tuning and "
             "continued pre-training are: read the command of such a run"
@@ -131,13 +133,27 @@ def _read(command: Command, where: str, launch: Launch, documents: list[str], pr
         prefix = "--"
     program = command.program
     if program.startswith("swift"):
-        return swift.from_mapping(content, where, launch, problems, prefix)
+        return swift.from_mapping(content, where, launch, problems, prefix, _objective(command))
     if program.startswith("axolotl"):
         return axolotl.from_mapping(content, where, launch, problems)
     if "llamafactory" in program or "llmtuner" in program or "finetuning_type" in content:
         return llama_factory.from_mapping(content, where, launch, problems, prefix)
-    is_trl = program.startswith("trl") or bool(re.search(r"sft", Path(program).name))
-    return reader.from_arguments(content, where, launch, problems, prefix, is_trl)
+    objective = _objective(command)
+    is_trl = program.startswith("trl") or bool(re.search(r"sft", Path(program).name)) or objective is not None
+    return reader.from_arguments(content, where, launch, problems, prefix, is_trl, objective)
+
+
+def _objective(command: Command) -> str | None:
+    """Return the objective of TRL's and ms-swift's subcommands, and of programs named as TRL's examples are.
+
+    >>> [_objective(Command([], name, [])) for name in ("trl dpo", "examples/scripts/dpo.py", "dpo_online.py")]
+    ['dpo', 'dpo', None]
+    """
+    name = Path(command.program).name
+    if name == "swift rlhf":
+        return objective_named(str(command.values.get("rlhf_type", "dpo")))
+    found = re.fullmatch(r"trl (\w+)|(?:run_|train_)?([a-z_]+?)\.py", name)
+    return None if found is None else objective_named(found[1] or found[2])
 
 
 def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_adapters(tmp_path: Path) -> None:
     assert lora["training"]["recompute"] == "none"
     text = LORA.replace("lora_mlp: false", "lora_mlp: true\nlora_query: false\nquantize: bnb.nf4")
     quantized = found(tmp_path, text).content["training"]["lora"]
-    assert (quantized["targets"], quantized["quantized_base"]) == (["v", "gate", "up", "ffn_down"], True)
+    assert (quantized["targets"], quantized["quantized_base"]) == (["v", "gate", "up", "ffn_down"], "nf4")
 
 
 def test_capped_scores_are_computed_one_operation_at_a_time(tmp_path: Path) -> None:

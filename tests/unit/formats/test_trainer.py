@@ -150,9 +150,8 @@ def test_embeddings_that_train_beside_adapters(tmp_path: Path) -> None:
         ({"attn_implementation": "flex_attention"}, "attn_implementation is 'flex_attention'; it is not modelled"),
         ({"num_generations": 8}, "reinforcement learning on generated samples is not modelled"),
         ({"lora_target_modules": ["nowhere"], "use_peft": True}, "nowhere: expected linear layers of a transformer"),
-        ({"use_dora": True, **LORA}, "use_dora is True; DoRA is not modelled"),
         ({"model_init_kwargs": {"dtype": "float32"}}, "model_init_kwargs is a mapping; write its keys"),
-        ({"fsdp": "full_shard offload"}, "fsdp_offload_params is True; offloading is not modelled"),
+        ({"fsdp": "no_shard offload"}, "fsdp_offload_params is True; it is modelled where weights are freed"),
         ({"expert_parallel_degree": 4}, "expert_parallel_degree is 4; of TRL it is not known here"),
     ],
 )

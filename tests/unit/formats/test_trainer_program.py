@@ -46,6 +46,26 @@ def test_adapters_and_four_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "reference", "loss"),
+    [
+        (
+            "DPOTrainer(model=model, args=DPOConfig('out', per_device_train_batch_size=2, beta=0.1))",
+            "separate",
+            "torch",
+        ),
+        ("KTOTrainer(model, args=KTOConfig('out', per_device_train_batch_size=4))", "separate", "torch"),
+        ("ORPOTrainer(model=model, args=ORPOConfig('out', per_device_train_batch_size=2))", None, "torch"),
+        ("RewardTrainer(model=model, args=RewardConfig('out', per_device_train_batch_size=2))", None, "score"),
+    ],
+)
+def test_preference_learning(text: str, reference: str | None, loss: str, tmp_path: Path) -> None:
+    content = found(tmp_path, text).content
+    assert content["training"]["micro_batch_size"] == 4
+    assert content["training"].get("reference_model") == reference
+    assert content["model"]["loss"] == loss
+
+
+@pytest.mark.parametrize(
     ("text", "key", "value"),
     [
         (
@@ -108,7 +128,7 @@ def test_length_that_samples_are_cut_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("DPOTrainer(args=TrainingArguments('out'))", "it uses DPOTrainer; supervised fine-tuning"),
+        ("GRPOTrainer(args=TrainingArguments('out'))", "it uses GRPOTrainer; supervised fine-tuning"),
         (
             "AutoModelForSequenceClassification.from_pretrained('x')\nTrainingArguments('o', a=1)",
             "it uses AutoModelFor",
