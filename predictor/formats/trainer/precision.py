@@ -28,6 +28,7 @@ STATE_BYTES = {
     "adamw_torch_4bit": 1 + 8 / 128,  # torchao: blocks of 128
     "ao_adamw_4bit": 1 + 8 / 128,
 }
+MUON = "muon"  # of whole matrices; where they are sharded, ranks exchange them in ways of their own
 PAGED = ("paged_adamw_32bit", "paged_adamw")
 MOMENTS_16_BITS, MOMENTS_32_BITS = 4, 8
 
@@ -96,6 +97,8 @@ def optimizer_of(arguments: Arguments, adapts: bool, weights_in_fp32: bool, shar
     if name in PAGED:
         arguments.note(f"optim {name}: its states are predicted to stay on the GPU")
         return {}
+    if name == MUON and weights_in_fp32 and not (adapts or sharded):
+        return {"optimizer": MUON}
     if name not in ADAMS:
         if adapts:
             arguments.note(f"optim {name}: the optimizer of the adapters is predicted as AdamW")

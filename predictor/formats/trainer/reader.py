@@ -78,12 +78,11 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     Raises:
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each.
     """
-    content, notes = read_mapping(path), list[str]()
+    content, launch, objective = read_mapping(path), Launch(path.parent, num_gpus), None
     if has_sections(content):
-        content, note = flattened(content, path.name)
-        notes.append(note)
-    launch = Launch(path.parent, num_gpus, notes=notes)
-    return from_arguments(content, path.name, launch, Problems())
+        content, note, objective = flattened(content, path.name)
+        launch.notes.append(note)
+    return from_arguments(content, path.name, launch, Problems(), objective=objective)
 
 
 def from_arguments(

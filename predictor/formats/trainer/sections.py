@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
+from predictor.formats.trainer.preference import named
 
 BATCH = "per_device_train_batch_size"
+GENERATING = re.compile(r"grpo|ppo|rloo|rlhf|rlvr|\brl\b|gkd|distil")
 MODEL = re.compile(r"(?:base_?)?model\w*")
 ADAPTERS = re.compile(r"q?lora\w*|peft\w*|adapters?")
 OTHERS = re.compile(r"quanti\w*|bnb\w*|bitsandbytes\w*|precision|optimi[sz]er|optim")
@@ -35,17 +37,20 @@ def has_sections(content: Mapping[str, Any]) -> bool:
     return BATCH not in content and next(_trainings(content), None) is not None
 
 
-def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], str]:
-    """Return a Trainer's arguments by name, and a note on what of the file is read.
+def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], str, str | None]:
+    """Return a Trainer's arguments by name, a note on what of the file is read, and the objective of its section.
 
     Raises:
-        ConfigError: several sections hold a training.
+        ConfigError: several sections hold a training, or one that generates text.
     """
     found = list(_trainings(content))
     if len(found) > 1:
         listed = ", ".join(".".join(path) for path in found)
         raise ConfigError(f"{where} has several trainings: {listed}; leave one of them in the file")
     training = found[0]
+    if (other := next((part for part in training if GENERATING.search(part.lower())), None)) is not None:
+        raise ConfigError(f"{where}: the training stands under {other}, which generates text; that is not modelled")
+    objective = next((known for part in training if (known := named(part.lower())) is not None), None)
     values: dict[str, Any] = {}
     left: list[str] = []
     for path, section in _sections(content):
@@ -69,7 +74,7 @@ def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], s
             key: value for key, value in values.items() if not key.startswith("lora_") and key != "target_modules"
         }
     note = f"{where} is of a program of its own, read by the last parts of its names as a Trainer's"
-    return values, f"{note}; not read: {', '.join(left)}" if left else note
+    return values, f"{note}; not read: {', '.join(left)}" if left else note, objective
 
 
 def _adapters(name: str, scalars: Mapping[str, Any]) -> dict[str, Any]:

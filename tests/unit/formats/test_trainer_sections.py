@@ -83,3 +83,11 @@ def test_sections_that_our_own_trainers_have_too(tmp_path: Path) -> None:
 def test_a_switch_outside_of_the_section_counts(tmp_path: Path) -> None:
     keys = {"training": {"is_peft": False}, "peft_config": {"r": 32}}
     assert "lora" not in found(tmp_path, keys).content["training"]
+
+
+def test_objective_of_the_section(tmp_path: Path) -> None:
+    run = {"training": None, "dpo": {"per_device_train_batch_size": 4, "max_length": 512, "bf16": True}}
+    training = found(tmp_path, run).content["training"]
+    assert (training["micro_batch_size"], training["reference_model"]) == (8, "separate")  # two answers of a prompt
+    with pytest.raises(ConfigError, match="stands under grpo, which generates text"):
+        found(tmp_path, {"training": None, "grpo": {"per_device_train_batch_size": 4}})
