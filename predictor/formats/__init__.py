@@ -14,9 +14,8 @@ from predictor.core.schema.read import Read
 from predictor.formats.file_lines import with_line
 from predictor.formats.folder import files_in
 from predictor.formats.format import Format
-from predictor.formats.python_source.recipes import with_function
 from predictor.formats.shell.starts import WAY_OUT, of_other_script
-from predictor.formats.source import DATA, TEXT, Source
+from predictor.formats.source import DATA, TEXT, Source, with_function
 from predictor.formats.table import TABLE, closest_format, format_of
 
 __all__ = [

@@ -17,8 +17,8 @@ from predictor.core.workload.frameworks import PYTORCH_DDP
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.fields import Fields
 from predictor.formats.fsdp_stack import ON_HOST
-from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys, rest
+from predictor.formats.source import load_json
 
 KEYS = "accelerate"
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")

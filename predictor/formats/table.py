@@ -34,6 +34,8 @@ def _holds(test: Any) -> Any:
 
 
 def _is_llm_foundry(source: Source) -> bool:
+    if not {"model", "parameters"} & source.content.keys():
+        return False
     from predictor.formats.llm_foundry.reader import BATCH, MODELS, inside
 
     content: Mapping[str, Any] = inside(source.content)
