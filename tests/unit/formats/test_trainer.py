@@ -326,3 +326,19 @@ def test_out_proj_is_attention_s_unless_others_are_named(
 ) -> None:
     keys = {"use_peft": True, "lora_target_modules": modules, "model_name_or_path": "somebody/unknown"}
     assert found(tmp_path, **keys).content["training"]["lora"]["targets"] == targets
+
+
+def test_source_and_target_make_a_sample(tmp_path: Path) -> None:
+    keys = {"max_seq_length": None, "max_input_length": 512, "max_output_length": 256}
+    assert found(tmp_path, **keys).content["model"]["sequence_length"] == 768
+
+
+def test_checkpoints_of_unsloth_tell_its_kernels(tmp_path: Path) -> None:
+    read = found(tmp_path, gradient_checkpointing="unsloth")
+    assert read.content["training"]["offload_activations"] is True
+    assert read.content["model"]["loss"] == "fused_linear"
+    assert any("kernels are predicted as Liger's" in note for note in read.notes)
+
+
+def test_adapters_of_another_file_are_refused_by_name(tmp_path: Path) -> None:
+    assert "lora_config is 'lora.json'; adapters that another file says" in refused(tmp_path, lora_config="lora.json")
