@@ -42,9 +42,14 @@ def _recognised(source: Source) -> Format:
         ConfigError: its format is not known, or of a tool that is not read.
     """
     known = format_of(source)
+    if known is None and source.syntax == TEXT:
+        from predictor.formats.commands import COMMAND, is_command  # costs a start that has none
+
+        if is_command(source):
+            return COMMAND
+        raise of_other_script(source.path.name, source.text) or ConfigError(_unknown(source))
     if known is None:
-        script = of_other_script(source.path.name, source.text) if source.syntax == TEXT else None
-        raise script or ConfigError(_unknown(source))
+        raise ConfigError(_unknown(source))
     known.refuse_unread(source)
     return known
 

@@ -69,12 +69,6 @@ def _has_sections(source: Source) -> bool:
     return has_sections(source.content)
 
 
-def _is_command(source: Source) -> bool:
-    from predictor.formats.commands import is_command
-
-    return is_command(source)
-
-
 # Keys that sections of others do not have, though others call theirs model, train and optimizer too.
 BRIDGE_KEYS = (
     "comm_overlap.tp_comm_overlap",
@@ -340,15 +334,6 @@ TABLE = (
         versions="core 0.6 to 0.18",
         documented="megatron/training/arguments.py",
         example="megatron_lm.sh",
-    ),
-    Format(
-        "training command",
-        "any tool with a file beside",
-        (Signature((TEXT,), test=_is_command),),
-        "commands",
-        ("num_gpus",),
-        versions="of the tool that it starts",
-        documented="docs of the tool that it starts",
     ),
 )
 
