@@ -218,7 +218,7 @@ TABLE = (
         documented="src/transformers/training_args.py",
         example="hugging_face_trainer.py.txt",
     ),
-    not_read("ms-swift", text_signature(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
+    not_read("ms-swift", text_signature(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:rlhf|pretrain|export)\b")),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
