@@ -167,8 +167,8 @@ def test_what_is_assumed_is_told_with_the_keys_that_take_one_s_own() -> None:
     assert "clusters" not in said
     assert "mtbf_per_gpu_hours" not in said
     assert "20 minutes to the first new step" in said
-    own = {"mtbf_per_gpu_hours": 1e5, "detection_minutes": 5.0, "restart_minutes": 5.0, "spare_nodes": 4}
-    own |= {"repair_hours": 24.0, "planned_stops_per_month": 2.0}
+    own: dict[str, Any] = {"mtbf_per_gpu_hours": 1e5, "detection_minutes": 5.0, "restart_minutes": 5.0}
+    own |= {"spare_nodes": 4, "repair_hours": 24.0, "planned_stops_per_month": 2.0}
     assert goodput_notes(among_failures(**own), BudgetSection(**own)) == []
     assert goodput_notes(None, BudgetSection()) == []
 
