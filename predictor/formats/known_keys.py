@@ -123,12 +123,18 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
             else:
                 unknown.append(holder.written(key))
     _refuse(strange, known, tool, read)
+    return notes + _passed_over(where, unknown, passed)
+
+
+def _passed_over(where: str, unknown: list[str], known: list[str]) -> list[str]:
+    """Return notes on keys without effect: those that nothing knows, and on request those that are known for it."""
+    notes = []
     if unknown:
         notes.append(
             f"{where}: not known here, and taken to cost nothing: {_listed(unknown)} (--strict refuses such keys)"
         )
-    if passed and READING.get().verbose:
-        notes.append(f"{where}: passed over, as they change no cost of a step: {', '.join(passed)}")
+    if known and READING.get().verbose:
+        notes.append(f"{where}: passed over, as they change no cost of a step: {', '.join(known)}")
     return notes
 
 

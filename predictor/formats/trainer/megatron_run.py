@@ -15,7 +15,7 @@ from predictor.formats.fields import Fields
 from predictor.formats.hub_section import LINEARS, hub_section
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.megatron_bridge.options import ON
-from predictor.formats.rl.actor import megatron_update
+from predictor.formats.rl.actor import asked, megatron_update
 from predictor.formats.trainer.layout import Launch
 
 FORMAT = "ms-swift command"
@@ -44,54 +44,41 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     values = {key: value for key, value in content.items() if value is not None}
     fields = Fields({**DEFAULTS, **values}, where, prefix, problems=problems.lines)
     notes, unsaid = list(launch.notes), dict[str, str]()
-    known = known_keys("megatron")
     key = next((key for key in MODELS if fields.has(key)), MODELS[0])
     model = hub_section(fields.get(key), f"{prefix}{key}", where, unsaid, notes)
-    if fields.has("max_length"):
-        model["sequence_length"] = fields.whole("max_length")
-    else:
+    model["sequence_length"] = fields.whole("max_length", 1)
+    if not fields.has("max_length"):
         unsaid["model.sequence_length"] = f"{where}: it says no {prefix}max_length"
-        model["sequence_length"] = 1
-    sections: dict[str, dict[str, Any]] = {
-        "model": {},
-        "train": {},
-        "ddp": {"grad_reduce_in_fp32": True},
-        "optimizer": {},
-    }
-    of_model = {*known.read, *known.noted, *known.refused, *SWITCHES} - OF_SWIFT
-    arguments = dict.fromkeys((*TRAIN, *DDP, *OPTIMIZER, *sorted(of_model)))
-    for name in arguments:
-        if fields.has(name):
-            section = (
-                "train" if name in TRAIN else "ddp" if name in DDP else "optimizer" if name in OPTIMIZER else "model"
-            )
-            sections[section][name] = fields.get(name)
-    granularity = fields.text("recompute_granularity", "selective", ("selective", "full", "none"))
-    sections["model"] |= {} if granularity == "none" else {"recompute_granularity": granularity}
-    half = "fp16" if fields.get("fp16") or str(fields.get("torch_dtype")) == "float16" else "bf16"
-    sections["mixed_precision"] = {half: True, "grad_reduce_in_fp32": half == "bf16"}
-    lora = _adapters(fields)
+    sections, lora = _sections(fields), _adapters(fields)
     if fields.get("packing"):
         notes.append(
             f"{where}: samples are packed; attention is predicted over whole sequences: set training.document_tokens "
             "to the mean of a document"
         )
     fields.used |= OF_SWIFT
-    update = megatron_update(sections, model, where, problems, notes, (launch.num_gpus, launch.num_gpus is not None))
-    plain = Fields({k: v for k, v in fields.values.items() if not known.is_irrelevant(k)}, where, prefix, fields.used)
-    plain.problems = problems.lines
-    said = rest(known_keys("swift"), "ms-swift", [plain])
+    gpus = launch.num_gpus
+    update = megatron_update(sections, model, where, problems, notes, (gpus, gpus is not None))
+    irrelevant = known_keys("megatron").is_irrelevant
+    plain = {key: value for key, value in fields.values.items() if not irrelevant(key)}
+    said = rest(known_keys("swift"), "ms-swift", [Fields(plain, where, prefix, fields.used, problems.lines)])
     problems.check()
-    training = update.content["training"] | lora
-    content = update.content | {"training": training}
-    if "model.sequence_length" in unsaid:
-        content["model"] = {name: it for name, it in content["model"].items() if name != "sequence_length"}
-    return replace(
-        update,
-        content=content,
-        notes=tuple(dict.fromkeys((*update.notes, *notes, *said))),
-        unsaid=update.unsaid | unsaid,
-    )
+    content = {**update.content, "training": {**update.content["training"], **lora}}
+    notes = list(dict.fromkeys((*update.notes, *notes, *said)))
+    return asked(replace(update, content=content, notes=tuple(notes)), unsaid)
+
+
+def _sections(fields: Fields) -> dict[str, dict[str, Any]]:
+    """Return Megatron-LM's arguments in the sections of Megatron-Bridge."""
+    known = known_keys("megatron")
+    of_model = {*known.read, *known.noted, *known.refused, *SWITCHES} - {*OF_SWIFT, *TRAIN, *DDP, *OPTIMIZER}
+    parts = {"train": TRAIN, "ddp": DDP, "optimizer": OPTIMIZER, "model": sorted(of_model)}
+    sections = {part: {name: fields.get(name) for name in names if fields.has(name)} for part, names in parts.items()}
+    granularity = fields.text("recompute_granularity", "selective", ("selective", "full", "none"))
+    sections["model"] |= {} if granularity == "none" else {"recompute_granularity": granularity}
+    half = "fp16" if fields.get("fp16") or str(fields.get("torch_dtype")) == "float16" else "bf16"
+    sections["mixed_precision"] = {half: True, "grad_reduce_in_fp32": half == "bf16"}
+    sections["ddp"]["grad_reduce_in_fp32"] = True
+    return sections
 
 
 def _adapters(fields: Fields) -> dict[str, Any]:
