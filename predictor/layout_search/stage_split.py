@@ -46,8 +46,12 @@ def split_of(
 
 
 def _follows(stages: tuple[int, ...], placed: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether the layers of stages' chunks follow from those of the stages."""
+    """Return whether the layers of stages' chunks follow from those of the stages, as a configuration reads them.
+
+    Of an even split, which a configuration need not say, no chunk may be empty.
+    """
+    least = int(list(stages) == uniform(sum(stages), len(stages)))
     try:
-        return all(chunk_layers(stages, stage, len(own)) == own for stage, own in enumerate(placed))
+        return all(chunk_layers(stages, stage, len(own), least) == own for stage, own in enumerate(placed))
     except ConfigError:
         return False

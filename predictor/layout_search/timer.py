@@ -245,10 +245,8 @@ class Timer:
         known = self._works.get(key)
         if known is None:
             stages = self._pipelines.of(plan)
-            again, whole = (
-                {kind: self._layer(alike, shared, kind) for kind in stages.kinds} for alike in alike_layers(plan)
-            )
-            works = [self._chunk(plan, shared, chunk, again, whole) for chunk in stages.chunks]
+            of_kinds = [{k: self._layer(alike, shared, k) for k in stages.kinds} for alike in alike_layers(plan)]
+            works = [self._chunk(plan, shared, chunk, *of_kinds) for chunk in stages.chunks]
             known = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
         return known
 
