@@ -169,8 +169,8 @@ class Space:
         if tp > 1 and (not model.splits_layers or (self.rules is not None and self.rules.replicates_alone)):
             return False
         widths = [model.ffn_hidden_size, heads, *model.shared_out]
-        if model.experts is not None:
-            widths.append(model.experts.shared_expert_ffn_hidden_size)
+        widths += [] if model.experts is None else [model.experts.shared_expert_ffn_hidden_size]
+        widths += [] if self.base.lora is None else [self.base.lora.rank]
         return nests(shared, tp) and all(width % tp == 0 for width in widths)
 
     def _rings(self, cp: int) -> bool:
