@@ -20,10 +20,9 @@ from predictor.layout_search.stage_split import Split, split_of
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
 SHORTEST_SEQUENCE_PART = 1024
-ZERO_WITH_STAGES: tuple[ZeroStage, ...] = (
-    0,
-    1,
-)  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
+NARROWEST_EXPERT_PART = 2048  # columns of an expert on one rank; few rows reach it
+# DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline.
+ZERO_WITH_STAGES: tuple[ZeroStage, ...] = (0, 1)
 ZERO_ALONE: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 MAX_CHUNKS = 16
 SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_searched)
@@ -191,12 +190,12 @@ class Space:
         if rules is not None and tp > 1 and not rules.expert_with_tensor:
             return []
         splits: list[int | None] = []
-        widths = experts.expert_ffn_hidden_size
+        width = experts.expert_ffn_hidden_size
         keeps_biases = rules is not None and not rules.splits_biased_experts and self.model.biases.of_ffn
-        if not self.keeps_experts_whole and not (keeps_biases and tp > 1) and widths % tp == 0:
+        if not self.keeps_experts_whole and not (keeps_biases and tp > 1) and width % tp == 0:
             splits.append(None)
             if rules is not None and rules.splits_experts_otherwise:
-                splits += [size for size in divisors(tp, tp - 1)[1:] if widths % size == 0]
+                splits += [size for size in divisors(tp, tp - 1)[1:] if width // size >= NARROWEST_EXPERT_PART]
         if self.keeps_experts_whole or (rules is not None and rules.folds_experts and tp > 1):
             splits.append(1)
         step = degrees.context if rules is not None and rules.experts_hold_context else 1
