@@ -22,6 +22,7 @@ from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.timeline.step_end import end_of_step
 from predictor.core.workload.accumulation import sums_in_products
 from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.host_stack import slowdown
 from predictor.core.workload.measured_kernels import on_system
 from predictor.core.workload.pipeline import Chunk
 from predictor.core.workload.run import TrainingRun
@@ -301,16 +302,17 @@ class Timer:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             block = layer_block(run, kind)
             layer = time_block(self._system, block)
-            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes) or self._waits_again(block, layer)
+            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes) or self._waits_again(run, block, layer)
             adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
             known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
         return known
 
-    def _waits_again(self, block: BlockTasks, layer: ChunkTime) -> bool:
+    def _waits_again(self, run: TrainingRun, block: BlockTasks, layer: ChunkTime) -> bool:
         """Return whether the device would wait for the host in a second forward pass, which launches a little more."""
         if block.host is None:
             return False
-        launching_us = launch_us(self._system.hardware, block.host.forward + self._restored, backward=False)
+        launches = block.host.forward + self._restored * slowdown(run)
+        launching_us = launch_us(self._system.hardware, launches, backward=False)
         return waiting_us(launching_us, layer.forward.cost.us, block.host.takes_turns) > 0.0
 
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
