@@ -153,7 +153,7 @@ class Space:
         """Return the most stages beside so many tensor-parallel ranks."""
         rules = self.rules
         alone = rules is not None and (rules.replicates_alone or (tp > 1 and not rules.tensor_with_stages))
-        return 1 if alone else self.model.num_layers
+        return 1 if alone or self.base.reference_model is not None else self.model.num_layers
 
     def _stays_inside(self, degrees: Degrees) -> bool:
         """Return whether tensor-parallel groups stay where they are to stay."""
@@ -332,7 +332,9 @@ class Space:
             layout=self.layout(plan.degrees),
             layers_per_stage=layers.stages,
             layers_per_chunk=layers.chunks,
+            offload_parameters=False,
             offload_activation_layers=0,
+            offload_activations=False,
             offload_modules=(),
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
@@ -365,7 +367,8 @@ class Space:
 
     def model_of(self, plan: Plan) -> Transformer:
         """Return the model with the loss that the framework computes in a layout."""
-        rules = None if self.model.loss is Loss.FUSED_LINEAR else self.rules  # which has tensor_parallel_size 1 alone
+        stays = self.model.loss in (Loss.FUSED_LINEAR, Loss.SCORE)  # the former has tensor_parallel_size 1 alone
+        rules = None if stays else self.rules
         loss = None if rules is None else rules.loss(plan.degrees.tensor)
         return self.model if loss is None or loss is self.model.loss else _with_loss(self.model, loss)
 

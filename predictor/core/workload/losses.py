@@ -146,6 +146,12 @@ def _bytes_per_logit(run: TrainingRun) -> int:
     return call.element_bytes + FP32_BYTES * (2 if run.model.loss is Loss.FUSED_NATIVE else 1)
 
 
+def reference_head_bytes(run: TrainingRun) -> float:
+    """Return the logits of a reference's pass, which stand beside those that the model keeps."""
+    call = run.call()
+    return float(call.tokens * call.vocab_per_rank * _bytes_per_logit(run)) if run.model.has_lm_head else 0.0
+
+
 def _gradients_per_logit(run: TrainingRun) -> int:
     """Return the bytes of gradients beside the kept logits while torch's own loss runs backward, op by op.
 

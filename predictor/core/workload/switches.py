@@ -70,7 +70,8 @@ class Loss(StrEnum):
     """Which cross entropy follows the output projection.
 
     ``torch_eager``: torch's, operation by operation in a compiled run too; ``fused_native``: Megatron-LM's own compiled
-    pieces; ``fused_linear``: with the projection, in chunks of tokens.
+    pieces; ``fused_linear``: with the projection, in chunks of tokens; ``score``: none, as one number of a sample takes
+    the projection's place (reward models).
     """
 
     VOCABULARY_PARALLEL = "vocabulary_parallel"
@@ -79,6 +80,7 @@ class Loss(StrEnum):
     FUSED = "fused"
     FUSED_NATIVE = "fused_native"
     FUSED_LINEAR = "fused_linear"
+    SCORE = "score"
 
     @property
     def operator(self) -> str:

@@ -269,7 +269,6 @@ REFUSED = [
     (f"{MODEL}[activation_checkpoint]\nselective_ac_option = 'often'", "expected op, or a number such as 2"),
     (f'{MODEL}[optimizer]\nname = "Muon"', "only Adam and AdamW are modelled"),
     (f"{MODEL}[optimizer]\nearly_step_in_backward = true", "an optimizer inside the backward pass is not modelled"),
-    (f"{MODEL}[training]\nenable_cpu_offload = true", "offloading to the host is not modelled"),
     (f"{MODEL}[training]\nlocal_batchsize = 4", "it is not known here. Did you mean local_batch_size?"),
     (f"{MODEL}[training]\nmax_context_length = 3000", "only whole samples of max_context_length, 3000, are modelled"),
     (f"{MODEL}[training]\nseq_len = 'long'", "training.seq_len is 'long'; expected a whole number"),
