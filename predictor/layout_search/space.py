@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isqrt, prod
+from math import prod
 from typing import Any, NamedTuple
 
 from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
@@ -16,7 +16,7 @@ from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
 from predictor.core.workload.transformer import Attention, Loss, Transformer
-from predictor.layout_search.stage_split import Split, split_of
+from predictor.layout_search.divisions import Split, divisors, nests, split_of
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
 SHORTEST_SEQUENCE_PART = 1024
@@ -389,14 +389,3 @@ def _laid_out(base: Layout, degrees: Degrees) -> Layout:
 @lru_cache(maxsize=64)
 def _with_loss(model: Transformer, loss: Loss) -> Transformer:
     return replace(model, loss=loss)
-
-
-def nests(first: int, second: int) -> bool:
-    """Return whether either of two numbers divides the other."""
-    return first % second == 0 or second % first == 0
-
-
-def divisors(number: int, largest: int) -> list[int]:
-    """Return the divisors of a number up to a limit, in order."""
-    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return [d for d in sorted({*small, *(number // d for d in small)}) if d <= largest]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from predictor.core.costs.interference import NO_SLOWDOWN, Slowdown
 from predictor.core.costs.published import PublishedSystem
@@ -34,61 +33,12 @@ from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import generator_launches, layer_block
 from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stage_times import End, LayerWork, Timing, Work
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
 WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
-
-
-class Work(NamedTuple):
-    """One micro-batch through one chunk, in microseconds.
-
-    ``backward`` is recomputation and the whole backward pass, ``weight`` its part for the gradients of the weights.
-    """
-
-    forward: float
-    backward: float
-    weight: float
-
-
-class LayerWork(NamedTuple):
-    """A layer's work in a single micro-batch without recomputation.
-
-    Attributes:
-        accumulation: time to add the weight gradients to those of earlier micro-batches.
-        adds_up: the work of any candidate is a sum of these parts; not where the device waits for the host, nor where
-            checkpoints are gathered.
-    """
-
-    work: Work
-    accumulation: float
-    adds_up: bool
-
-
-class End(NamedTuple):
-    """A stage's end of the step in microseconds, what of it overlaps in buckets, and how it slows kernels beside it."""
-
-    reduction: float
-    tied: float
-    optimizer: float
-    gather: float
-    buckets: int
-    overlaps_reduction: bool
-    overlaps_gather: bool
-    beside_reduction: Slowdown
-    beside_gather: Slowdown
-
-
-class Timing(NamedTuple):
-    """Arguments of a replay and its bound, in their order; durations per stage and chunk."""
-
-    forward: list[list[float]]
-    backward: list[list[float]]
-    weight: list[list[float]]
-    message: float
-    ends: list[float]
-    closing: float
 
 
 def _work(chunk: ChunkTime) -> Work:
@@ -312,8 +262,8 @@ class Timer:
         if block.host is None:
             return False
         launches = block.host.forward + self._restored * slowdown(run)
-        launching_us = launch_us(self._system.hardware, launches, backward=False)
-        return waiting_us(launching_us, layer.forward.cost.us, block.host.takes_turns) > 0.0
+        us = launch_us(self._system.hardware, launches, backward=False)
+        return waiting_us(us, layer.forward.cost.us, block.host.takes_turns) > 0.0
 
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
@@ -350,8 +300,8 @@ class Timer:
         key = (shared, is_first, is_last, layered_as)
         known = self._edges.get(key)
         if known is None:
-            edge = edge_block(self._run(plan, layered_as), is_first, is_last)
-            known = self._edges[key] = _work(time_block(self._system, edge))
+            run = self._run(plan, layered_as)
+            known = self._edges[key] = _work(time_block(self._system, edge_block(run, is_first, is_last)))
         return known
 
     def _message(self, plan: Plan) -> float:
