@@ -69,6 +69,7 @@ def test_sizes(tmp_path: Path) -> None:
         ),
         ({"bf16": False, "fp16": True}, "training", "precision", "fp16"),
         ({"bf16": False, "fp16": False}, "training", "precision", "fp32"),
+        ({"optimizer": "muon"}, "training", "optimizer", "muon"),
         ({"optimizer": "adamw_bnb_8bit"}, "training", "optimizer_state_bytes", 2 + 8 / 256),
         ({"context_parallel_size": 2}, "parallelism", "data_parallel_size", 4),
         ({"tensor_parallel_size": 4}, "parallelism", "tensor_parallel_size", 4),
@@ -96,7 +97,7 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
     [
         ({"rl": "grpo"}, "rl is 'grpo'; modelled are supervised fine-tuning, dpo, ipo"),
         ({"adapter": "ia3"}, "adapter is 'ia3'; only lora and qlora are modelled"),
-        ({"optimizer": "muon"}, "optimizer is 'muon'; only AdamW is modelled"),
+        ({"optimizer": "lion_32bit"}, "optimizer is 'lion_32bit'; modelled are AdamW, in 32, 8 and 4 bits, and Muon"),
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
         ({"unfrozen_parameters": ["lm_head"]}, "training of a part of the weights is not modelled"),
         ({"fsdp_config": {"offload_params": True, "reshard_after_forward": False}}, "it is modelled where weights are"),

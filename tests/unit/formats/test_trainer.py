@@ -145,7 +145,7 @@ def test_embeddings_that_train_beside_adapters(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ({"load_in_4bit": True}, "quantised weights are trained with adapters alone"),
-        ({"optim": "adafactor"}, "optim is 'adafactor'; only AdamW is modelled"),
+        ({"optim": "adafactor"}, "optim is 'adafactor'; modelled are AdamW"),
         ({"fp16": True}, "fp16 is True; bf16 is true as well"),
         ({"attn_implementation": "flex_attention"}, "attn_implementation is 'flex_attention'; it is not modelled"),
         ({"num_generations": 8}, "reinforcement learning on generated samples is not modelled"),
