@@ -34,6 +34,7 @@ BESIDE_OTHERS = (
     "lora_r",
     "lora_dropout",
     "lora_target_modules",
+    "lora_target_parameters",
     "lora_modules_to_save",
     "use_dora",
     "bnb_4bit_quant_type",

@@ -141,6 +141,16 @@ def test_embeddings_that_train_beside_adapters(tmp_path: Path) -> None:
     assert found(tmp_path, **LORA, **saved).content["training"]["lora"]["train_embeddings"]
 
 
+def test_adapters_of_parameters(tmp_path: Path) -> None:
+    parameters = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    keys = {**LORA, "lora_target_modules": ["q_proj", "o_proj"], "lora_target_parameters": parameters}
+    lora = found(tmp_path, **keys).content["training"]["lora"]
+    assert lora["targets"] == ["q", "attention_output", "ffn_up", "ffn_down"]
+    assert (lora["expert_weights"], lora["share_expert_adapters"]) == (True, False)
+    with pytest.raises(ConfigError, match=r"router\.weight: expected experts' gate_up_proj and down_proj"):
+        found(tmp_path, **{**keys, "lora_target_parameters": ["mlp.router.weight"]})
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
