@@ -34,8 +34,3 @@ def merged_rows(row: Row, rank: int, held: int, call: LayerCall) -> list[Row]:
         keeps=(Kept(Role.ADAPTER, float(size_bytes)),),
     )
     return [added.launched(1.0, 2.0), stream(NAME, row.module, call, (float(size_bytes), 0.0), (0, 0))]
-
-
-def summed(row: Row) -> Row:
-    """Return a product of experts whose weights do not train, but have a gradient."""
-    return row._replace(trains=False)

@@ -22,7 +22,7 @@ from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import both, stream, traffic
 from predictor.core.rows import FP32_BYTES, MASK_BYTES, OF_FFN, Kept, Kind, Module, Role, Row, Split, dropout_bytes
 from predictor.core.transforms.dora import Dora, dora_rows
-from predictor.core.transforms.expert_weights import merged_rows, summed
+from predictor.core.transforms.expert_weights import merged_rows
 from predictor.core.transforms.few_bits import QuantizedBase
 from predictor.core.workload.tasks import ADD_PASSES, Part
 
@@ -338,7 +338,8 @@ def with_adapters(rows: list[Row], lora: Lora, call: LayerCall, settings: Adapte
     for row in rows:
         adapters = _adapters(row, lora, call, settings)
         is_summed = lora.expert_weights and row.module is Module.EXPERTS and bool(adapters)
-        adapted.append(summed(row) if is_summed else _frozen(row, not adapters, call, settings.measured))
+        frozen = _frozen(row, not adapters, call, settings.measured)
+        adapted.append(row._replace(trains=False) if is_summed else frozen)  # sums have a gradient
         added += adapters
     if added and (normed := _normed_again(rows, lora, call)):
         added[0] = added[0]._replace(keeps=(*added[0].keeps, *normed))
