@@ -94,7 +94,6 @@ def test_round_of_a_pipeline(tmp_path: Path) -> None:
         ({"model": {"_target_": "nemo_automodel.NeMoAutoModelForImageTextToText"}}, "a model with a vision tower"),
         ({"flow_matching": {"a": 1}}, "of a diffusion model"),
         ({"quantization": {"load_in_4bit": True}}, "base weights in four or eight bits"),
-        ({"peft": {"dim": 8, "use_dora": True}}, "only LoRA is modelled"),
         ({"peft": {"dim": 8, "target_modules": ["router"]}}, "adapters are at router; known"),
         ({"distributed": {"num_unheard_of_ranks": 2}}, r"distributed\.num_unheard_of_ranks is 2; of NeMo AutoModel"),
     ],
