@@ -12,6 +12,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
+from predictor.core.transforms.few_bits import QuantizedBase
 from predictor.core.workload.software import Framework
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.trainer.adapters import lora_of
@@ -53,6 +54,8 @@ BESIDE_OTHERS = (
     "liger_kernel_config",
 )
 IMAGES = ("processor_type", "image_size", "image_max_pixels", "freeze_vision_tower", "image_folder")
+IN_FOUR_BITS = (QuantizedBase.NF4, QuantizedBase.NF4_DOUBLE)
+SHARDED_BITS = "ranks share out a base in four bits where bnb_4bit_quant_storage is the type of its other weights"
 REENTRANT = "use_reentrant"
 IN_STREAM = "legacy"  # of activation_offloading, as axolotl calls it: copies in the stream that computes
 
@@ -91,6 +94,11 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         if weights_in_fp32 and layout.framework is Framework.TRANSFORMERS and not arguments.switch("load_in_4bit"):
             arguments.note("the base is predicted in 16 bits; in fp32 it takes twice the memory, and casts")
         training["lora"] = problems.part(nothing(), lora_of, arguments, model)
+        if layout.parallelism.get("zero_stage") == 3 and training["lora"].get("quantized_base") in (
+            True,
+            *IN_FOUR_BITS,
+        ):
+            arguments.note(SHARDED_BITS)
     else:
         problems.part(nothing(), _unadapted, arguments)
     training |= optimizer_of(arguments, adapts, weights_in_fp32, layout.sharded)

@@ -62,6 +62,12 @@ def test_base(tmp_path: Path) -> None:
             {"rank": 4, "targets": ["q", "v"]},
         ),
         (
+            {"peft": {"dim": 4, "target_modules": ["*.q_proj"], "use_dora": True}},
+            "training",
+            "lora",
+            {"rank": 4, "targets": ["q"], "dora": True},
+        ),
+        (
             {
                 "model": {"pretrained_model_name_or_path": "Qwen/Qwen3-30B-A3B", "backend": {"dispatcher": "deepep"}},
                 "distributed": {"tp_size": 1, "ep_size": 8},
