@@ -141,6 +141,14 @@ def test_embeddings_that_train_beside_adapters(tmp_path: Path) -> None:
     assert found(tmp_path, **LORA, **saved).content["training"]["lora"]["train_embeddings"]
 
 
+def test_sharded_bits_need_their_storage(tmp_path: Path) -> None:
+    keys = {**LORA, "load_in_4bit": True, "fsdp": "full_shard"}
+    assert any("bnb_4bit_quant_storage" in note for note in found(tmp_path, **keys).notes)
+    said = found(tmp_path, **keys, bnb_4bit_quant_storage="bfloat16")
+    assert not any("bnb_4bit_quant_storage" in note for note in said.notes)
+    assert said.content["training"]["lora"]["quantized_base"] is True
+
+
 def test_adapters_of_parameters(tmp_path: Path) -> None:
     parameters = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
     keys = {**LORA, "lora_target_modules": ["q_proj", "o_proj"], "lora_target_parameters": parameters}
