@@ -156,6 +156,23 @@ def test_activations_on_the_host(keys: dict[str, Any], expected: tuple[Any, ...]
     assert tuple(training.get(name) for name in names) == expected
 
 
+PARAMETERS = {
+    "adapter": "lora",
+    "lora_r": 8,
+    "lora_target_modules": ["q_proj"],
+    "lora_target_parameters": ["experts.gate_up_proj", "experts.down_proj"],
+}
+
+
+def test_adapters_of_parameters_are_sums_but_for_scattermoe(tmp_path: Path) -> None:
+    for keys, is_summed in (({}, True), ({"use_sonicmoe": True}, True), ({"use_scattermoe": True}, None)):
+        lora = found(tmp_path, **PARAMETERS, **keys).content["training"]["lora"]
+        assert lora["targets"] == ["q", "ffn_up", "ffn_down"]
+        assert lora.get("expert_weights") is is_summed
+    with pytest.raises(ConfigError, match="experts in few bits have no sum with adapters"):
+        found(tmp_path, **{**PARAMETERS, "adapter": "qlora"})
+
+
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [
