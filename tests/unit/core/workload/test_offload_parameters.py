@@ -59,3 +59,12 @@ def test_a_slower_link_exposes_the_copies_of_weights() -> None:
         for rate, on in ((63.0, False), (63.0, True), (8.0, True))
     )
     assert none < fast < slow
+
+
+def test_ranks_of_a_node_share_its_memory() -> None:
+    def update_us(gpus: int) -> float:
+        found = predicted({"data_parallel_size": gpus}, offload_optimizer=1.0)
+        return dict(found.stages[0].update_parts)["update on the host"]
+
+    assert update_us(1) == pytest.approx(update_us(8))  # an eighth of the states at an eighth of the rate
+    assert update_us(16) == pytest.approx(update_us(8) / 2)
