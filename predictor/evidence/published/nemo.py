@@ -180,6 +180,8 @@ def _training(row: Row, framework: str) -> dict[str, Any]:
         training["fused_experts"] = True
     if _has_fp8_attention(row, low):
         training["fp8_attention"] = True
+    if row.has("notes", "Muon optimizer"):
+        training["optimizer"] = "muon"
     return {**training, **_optimizer(row, low), **_graphs(row)}
 
 
