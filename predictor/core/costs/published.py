@@ -14,6 +14,7 @@ from math import hypot, inf
 from pathlib import Path
 
 from predictor.core.base.errors import PublishedError
+from predictor.core.base.lazy import lazy
 from predictor.core.costs import bounds, host_copy, low_precision, scalar_kernels
 from predictor.core.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.core.costs.attention_kernels import in_few_bits, with_kernels
@@ -111,6 +112,7 @@ class PublishedSystem:
         """Return a copy that has answered nothing, to be changed; it opens regressors again unless it keeps them."""
         other = copy(self)
         other._answers = {}
+        other.__dict__.pop("measured_kernels", None)
         if not keeps_regressors:
             other._regressors = {}
         return other
@@ -241,6 +243,12 @@ class PublishedSystem:
     def measured(self, operator: Operator) -> bool:
         """Return whether an operator has a regressor in each of its directions, here or at the donor."""
         return all(self._lookup(operator, direction) is not None for direction in operator.directions)
+
+    @lazy
+    def measured_kernels(self) -> frozenset[str]:
+        """Names of the kernels that only some systems measured by themselves, and that this one did."""
+        known = catalogue().items()
+        return frozenset(name for name, operator in known if operator.where_measured and self.measured(operator))
 
     def _call(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
         """Return the call that has a regressor: of the operator itself, else of its donor operator.
