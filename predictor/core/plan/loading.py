@@ -283,7 +283,7 @@ def _not_our_own(path: Path, tool: str) -> ConfigError:
     )
 
 
-def _gpus_per_node(name: str, base: Path) -> int:
+def gpus_per_node_of(name: str, base: Path) -> int:
     """Return the GPUs per node of a system, given its folder or, as in the short form, its operator folder."""
     own, folder = find_system(name, base)
     if own is not None and own.gpus_per_node is not None:
@@ -311,7 +311,7 @@ def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path |
         return {**full, "parallelism": layout}
     if full.get("system") is None:
         return {**full, "system": system}  # it says where it runs for the first time
-    here, there = (_gpus_per_node(str(name), base or Path.cwd()) for name in (full.get("system"), system))
+    here, there = (gpus_per_node_of(str(name), base or Path.cwd()) for name in (full.get("system"), system))
     if isinstance(used, int) and used != here and used <= there:
         layout["gpus_per_node"] = used
     return {**full, "parallelism": layout, "system": system, "gpu": None}

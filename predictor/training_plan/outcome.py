@@ -1,0 +1,62 @@
+"""The answer to a plan's question: all plans, the front, the chosen one and what moves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from predictor.training_plan.choice import chosen, front
+from predictor.training_plan.outlook import contributions
+from predictor.training_plan.plans import Considered, TrainingPlan
+from predictor.training_plan.question import PlanQuestion
+
+USUALLY_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to a plan's question.
+
+    Attributes:
+        considered: all plans, and cases without one.
+        front: plans that no other beats in both price and date, the earliest first.
+        chosen: the cheapest that keeps deadline and budget with the asked probability; else the most likely one.
+        risks: share of the variance of its date by cause, the largest first.
+        top: plans to show.
+    """
+
+    question: PlanQuestion
+    considered: Considered
+    front: tuple[TrainingPlan, ...]
+    chosen: TrainingPlan
+    risks: dict[str, float]
+    top: int
+
+    @property
+    def is_kept(self) -> bool:
+        """Return whether the chosen plan keeps deadline and budget with the asked probability."""
+        return self.chosen.probability >= self.question.file.probability
+
+    @property
+    def shown(self) -> tuple[list[TrainingPlan], int]:
+        """Return the plans to show in their order, the chosen one and the front in any case, and how many are left."""
+        plans = self.considered.plans
+        first = [self.chosen, *self.front]
+        others = [plan for plan in plans if plan not in first]
+        others.sort(key=lambda plan: (-plan.probability, plan.hours))
+        kept = [*first, *others[: max(self.top - len(self.front), 0)]]
+        shown = [plan for plan in plans if plan in kept]
+        shown.sort(key=lambda plan: (plan.case.offer.name, plan.case.num_gpus, plan.case.precision or ""))
+        return shown, len(plans) - len(shown)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return the caveats, a sentence each."""
+        looked = "" if self.considered.is_whole else "Interrupted: only the searches that had ended count. "
+        return tuple(filter(None, (looked.strip(), *self.question.notes, *self.chosen.answer.notes)))
+
+
+def outcome_of(question: PlanQuestion, considered: Considered, top: int) -> Outcome:
+    """Return the answer among plans, of which there is one at least."""
+    best = chosen(considered.plans, question.file.probability)
+    risks = contributions(best.outlook, question.file.seed)
+    return Outcome(question, considered, tuple(front(considered.plans)), best, risks, top)
