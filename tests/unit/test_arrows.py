@@ -20,10 +20,11 @@ CORE: dict[str, set[str]] = {
     "workload": TO_WORKLOAD - {"workload"},
     "step": TO_WORKLOAD,
     "schema": TO_WORKLOAD,
+    "reliability": {"base", "hardware", "schema"},
     "checks": TO_WORKLOAD | {"schema"},
     "plan": TO_PLAN - {"plan"},
-    "report": TO_PLAN | {"step"},
-    "predict": TO_PLAN | {"step", "report"},
+    "report": TO_PLAN | {"step", "reliability"},
+    "predict": TO_PLAN | {"step", "reliability", "report"},
 }
 # Wings import the core, and these wings.
 WINGS: dict[str, set[str]] = {

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, exp, log
+from statistics import NormalDist
 
 from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.costs.cost import Cost
 from predictor.core.hardware.hardware import Gpu
 from predictor.core.hardware.node_power import NodePower, node_power_per_gpu_w
 from predictor.core.plan.loading import Loaded
-from predictor.core.report.goodput import SECONDS_PER_HOUR, Goodput, Saved, goodput
+from predictor.core.reliability.job import SECONDS_PER_HOUR, Job
+from predictor.core.report.goodput import DRAWS, Goodput, goodput
 from predictor.core.schema.sections import BudgetSection
+from predictor.core.step.calibrated import TWO_SIDED_90
 from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction
 from predictor.core.workload.transformer_memory import checkpoint_bytes
+
+STRATA = 101  # equally likely times of a training; odd, so that the median is one of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +57,35 @@ class Bill:
         return self.hours / HOURS_PER_DAY
 
 
-def prediction_bill(prediction: Prediction, loaded: Loaded) -> Bill:
-    """Return the bill of a training of predicted steps."""
+def _likely(hours: float, low: float, high: float) -> list[float]:
+    """Return equally likely values of a time by its 90 % interval: lognormal on each side of its median."""
+    ends = [log(hours / low), log(high / hours)]
+    normal = [NormalDist().inv_cdf((i + 0.5) / STRATA) for i in range(STRATA)]
+    return [hours * exp(each * ends[each > 0] / TWO_SIDED_90) for each in normal]
+
+
+def job_of(prediction: Prediction, loaded: Loaded, whole: Bill) -> Job:
+    """Return a training of predicted steps, with draws of its hours, for what interrupts it."""
+    layout = loaded.run.layout
+    on_gpu = max(memory.weights + memory.optimizer for memory in step_memory(prediction.tasks))
+    hours = _likely(whole.hours, whole.low_hours, whole.high_hours)
+    step_s = prediction.step.us / 1e6
+    return Job(layout.num_gpus, layout.gpus_per_node, hours, on_gpu, checkpoint_bytes(loaded.run), step_s)
+
+
+def prediction_bill(prediction: Prediction, loaded: Loaded, draws: int = DRAWS) -> Bill:
+    """Return the bill of a training of predicted steps.
+
+    Args:
+        prediction: of a step.
+        loaded: the run, its system and its budget.
+        draws: behind the interval of its goodput; 0 for none.
+    """
     run, hardware, budget = loaded.run, loaded.system.hardware, loaded.budget
     whole = bill(prediction.step, run.layout.num_gpus, run.tokens_per_step, hardware.gpu, budget)
     if budget.train_tokens is None:
         return whole
-    on_gpu = max(memory.weights + memory.optimizer for memory in step_memory(prediction.tasks))
-    saved = Saved(whole.hours, prediction.step.us / 1e6, run.layout.num_gpus, on_gpu, checkpoint_bytes(run))
-    return replace(whole, goodput=goodput(saved, hardware, budget))
+    return replace(whole, goodput=goodput(job_of(prediction, loaded, whole), hardware, budget, draws))
 
 
 def _power_per_gpu(gpu: Gpu, budget: BudgetSection) -> NodePower | None:

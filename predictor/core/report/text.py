@@ -149,10 +149,11 @@ def _goodput(among_failures: Goodput) -> str:
     )
     if among_failures.hours is None or among_failures.failures is None:
         return f"no progress among interruptions, with {saves}"
-    return (
-        f"goodput {among_failures.share:.1%}: {span(among_failures.hours)} with {_amount(among_failures.failures)} "
-        f"interruptions and {saves}"
-    )
+    low, high = among_failures.low_share, among_failures.high_share
+    ends = "" if low is None or high is None else f" ({low:.0%} – {high:.0%})"
+    failures = _amount(among_failures.failures)
+    share = f"goodput {among_failures.share:.1%}{ends}"
+    return f"{share}: {span(among_failures.hours)} with {failures} interruptions and {saves}"
 
 
 def _amount(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -98,10 +98,31 @@ class BudgetSection(Section):
         strict=True,
         gt=0,
         le=1e12,
-        description="GPU-hours between interruptions; those of Llama 3's training if absent",
+        description="GPU-hours between interruptions; those that clusters of the GPU's generation counted if absent",
+    )
+    detection_minutes: float | None = Field(
+        default=None, strict=True, ge=0, le=1e5, description="from a failure until its node is known; 10 if absent"
     )
     restart_minutes: float | None = Field(
-        default=None, strict=True, gt=0, le=1e5, description="from a failure to the first new step; 10 if absent"
+        default=None, strict=True, gt=0, le=1e5, description="from there to the first new step; 5 if absent"
+    )
+    spare_nodes: int | None = Field(
+        default=None, strict=True, ge=0, le=1_000_000, description="ready beside the job; 3 % of its nodes if absent"
+    )
+    repair_hours: float | None = Field(
+        default=None, strict=True, gt=0, le=1e5, description="that a failed node is out, in the mean; 48 if absent"
+    )
+    without_spares: Literal["wait", "shrink"] = Field(
+        default="wait", description="no spare left: wait for a repair, or go on with fewer nodes"
+    )
+    planned_stops_per_month: float | None = Field(
+        default=None, strict=True, ge=0, le=1e4, description="maintenance and changes, in 30 days; 26 if absent"
+    )
+    planned_stop_hours: float | None = Field(
+        default=None, strict=True, gt=0, le=1e4, description="length of a planned stop; that of a restart if absent"
+    )
+    slow_share: float | None = Field(
+        default=None, strict=True, ge=0, le=10, description="time that slow nodes add to steps, as a share; 0 if absent"
     )
     checkpoint_seconds: Annotated[float | None, BeforeValidator(_waits)] = Field(
         default=None,
@@ -109,6 +130,9 @@ class BudgetSection(Section):
         gt=0,
         le=1e6,
         description="that training waits for a checkpoint; states over the host link, 6.3 s at least, if absent",
+    )
+    checkpoint_async: bool | None = Field(
+        default=None, strict=True, description="whether a checkpoint is written beside training; true if absent"
     )
     storage_gb_per_s: float | None = Field(
         default=None,
@@ -119,6 +143,13 @@ class BudgetSection(Section):
     )
     checkpoint_interval_minutes: float | None = Field(
         default=None, strict=True, gt=0, le=1e7, description="between checkpoints; Daly's optimum if absent"
+    )
+    least_checkpoint_interval_minutes: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        le=1e7,
+        description="between checkpoints that Daly's optimum may be; 5 if absent",
     )
 
 

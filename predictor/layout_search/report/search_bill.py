@@ -66,7 +66,7 @@ class Limits:
 
 def _bill(answer: SearchAnswer, winner: Winner) -> Bill:
     prediction = winner.prediction
-    return prediction_bill(prediction, Loaded(prediction.run, answer.system, answer.budget, ()))
+    return prediction_bill(prediction, Loaded(prediction.run, answer.system, answer.budget, ()), draws=0)
 
 
 def training_notes(answer: SearchAnswer) -> list[str]:

@@ -10,7 +10,7 @@ from predictor.core.base.quantities import duration
 from predictor.core.base.text_table import text_table
 from predictor.core.base.words import counted
 from predictor.core.costs.published import CARD
-from predictor.core.report.goodput import SECONDS_PER_HOUR
+from predictor.core.reliability.job import SECONDS_PER_HOUR
 from predictor.core.report.json_document import (
     WIDE_FACTOR,
     answer_entry,

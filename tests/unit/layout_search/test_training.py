@@ -84,7 +84,7 @@ def test_hours_and_price_are_those_of_a_calculation_by_hand() -> None:
     steps = math.ceil(TRAINED["train_tokens"] / (TRAINED["global_batch_size"] * 8192))
     hours = steps * layout.step.us / 3.6e9
     assert layout.training.steps == steps
-    assert hours < layout.training.hours == pytest.approx(hours, rel=5e-3)  # failures and checkpoints
+    assert hours < layout.training.hours == pytest.approx(hours, rel=3e-2)  # failures and checkpoints
     assert layout.training.goodput == pytest.approx(hours / layout.training.hours)
     assert layout.training.price == pytest.approx(layout.training.hours * 64 * 2.0)
 
