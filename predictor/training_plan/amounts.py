@@ -9,7 +9,7 @@ from datetime import date, timedelta
 
 from predictor.core.base.quantities import HOURS_PER_DAY
 
-SPELLED = "64, [64, 128], \"up to 1024\" or \"64 to 1024\""
+SPELLED = '64, [64, 128], "up to 1024" or "64 to 1024"'
 UP_TO = re.compile(r"(?:up\s*to|<=|\.\.)\s*([\d,_]+)", re.IGNORECASE)
 FROM_TO = re.compile(r"([\d,_]+)\s*(?:to|-|–|\.\.)\s*([\d,_]+)", re.IGNORECASE)
 LIST = re.compile(r"\d+(?:\s*,\s*\d+)*")

@@ -7,9 +7,14 @@ from math import inf
 
 from predictor.training_plan.plans import TrainingPlan
 
+NEARLY = 0.03  # that few draws may err by
+
 
 def front(plans: Sequence[TrainingPlan]) -> list[TrainingPlan]:
-    """Return the plans that no other beats in both price and date, the earliest first; without prices GPU-hours count."""
+    """Return the plans that no other beats in both price and date, the earliest first.
+
+    Without prices GPU-hours count.
+    """
     kept: list[TrainingPlan] = []
     for plan in sorted(plans, key=lambda plan: (plan.hours, cost(plan))):
         if not kept or cost(plan) < cost(kept[-1]):
@@ -23,15 +28,24 @@ def cost(plan: TrainingPlan) -> float:
     return plan.hours * plan.case.num_gpus if price is None else price
 
 
-def chosen(plans: Sequence[TrainingPlan], probability: float) -> TrainingPlan:
+def chosen(plans: Sequence[TrainingPlan], probability: float, draws: int, seed: int) -> TrainingPlan:
     """Return the cheapest plan that keeps deadline and budget with a probability; else the one that most likely does.
 
-    Where none has a chance, it is the one that misses them by the least, in hours beyond its limit.
+    Where none has a chance, it is the one that misses them by the least. Plans that may be it are drawn again, as often
+    as was asked.
+
+    Args:
+        plans: one at least.
+        probability: that is asked for.
+        draws: of the wall time of plans that may be chosen.
+        seed: of the draws.
     """
-    keeping = [plan for plan in plans if plan.probability >= probability]
-    if keeping:
-        return min(keeping, key=lambda plan: (cost(plan), plan.hours))
-    return max(plans, key=lambda plan: (plan.probability, -excess(plan)))
+    for plan in sorted(plans, key=lambda plan: (cost(plan), plan.hours)):
+        if plan.probability >= probability - NEARLY:
+            surer = plan.drawn(draws, seed)
+            if surer.probability >= probability:
+                return surer
+    return max(plans, key=lambda plan: (plan.probability, -excess(plan))).drawn(draws, seed)
 
 
 def excess(plan: TrainingPlan) -> float:

@@ -69,8 +69,8 @@ def job_of(winner: Winner, system: PublishedSystem, tokens: float, file: PlanFil
 def ramp_up_steps(first: float, whole: float, samples: float) -> float:
     """Return the steps of a ramp-up beyond those of the whole batch, of a batch that grows evenly with the samples.
 
-    That is ∫ ds ÷ B(s) from the first batch to the whole one, less the samples over the whole batch. Source: Megatron-LM,
-    --rampup-batch-size: even increments, each after the same number of samples.
+    That is ∫ ds ÷ B(s) from the first batch to the whole one, less the samples over the whole batch. Source:
+    Megatron-LM, --rampup-batch-size: even increments, each after the same number of samples.
 
     >>> ramp_up_steps(64.0, 64.0, 1e6), round(ramp_up_steps(32.0, 64.0, 6400.0), 1)
     (0.0, 38.6)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor.training_plan.choice import chosen, front
 from predictor.training_plan.outlook import contributions
@@ -40,13 +40,16 @@ class Outcome:
     def shown(self) -> tuple[list[TrainingPlan], int]:
         """Return the plans to show in their order, the chosen one and the front in any case, and how many are left."""
         plans = self.considered.plans
-        first = [self.chosen, *self.front]
-        others = [plan for plan in plans if plan not in first]
+        first = [plan for plan in plans if plan is self.chosen or self.is_on_front(plan)]
+        others = [plan for plan in plans if plan is not self.chosen and not self.is_on_front(plan)]
         others.sort(key=lambda plan: (-plan.probability, plan.hours))
-        kept = [*first, *others[: max(self.top - len(self.front), 0)]]
-        shown = [plan for plan in plans if plan in kept]
-        shown.sort(key=lambda plan: (plan.case.offer.name, plan.case.num_gpus, plan.case.precision or ""))
+        shown = [*first, *others[: max(self.top - len(first), 0)]]
+        shown.sort(key=lambda plan: (plan.case.offer.name, plan.case.num_gpus, plan.case.precision or "", plan.hours))
         return shown, len(plans) - len(shown)
+
+    def is_on_front(self, plan: TrainingPlan) -> bool:
+        """Return whether no other plan is both cheaper and earlier."""
+        return any(plan is each for each in self.front)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -57,6 +60,12 @@ class Outcome:
 
 def outcome_of(question: PlanQuestion, considered: Considered, top: int) -> Outcome:
     """Return the answer among plans, of which there is one at least."""
-    best = chosen(considered.plans, question.file.probability)
-    risks = contributions(best.outlook, question.file.seed)
-    return Outcome(question, considered, tuple(front(considered.plans)), best, risks, top)
+    file = question.file
+    best = chosen(considered.plans, file.probability, file.draws, file.seed)
+    plans = tuple(best if _same(plan, best) else plan for plan in considered.plans)
+    risks = contributions(best.outlook, file.seed)
+    return Outcome(question, replace(considered, plans=plans), tuple(front(plans)), best, risks, top)
+
+
+def _same(plan: TrainingPlan, other: TrainingPlan) -> bool:
+    return (plan.case, plan.purchase) == (other.case, other.purchase)

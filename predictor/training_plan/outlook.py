@@ -1,53 +1,29 @@
 """How long a training may take: draws of its wall time, of the step's error and of what happens on the way.
 
 What a step takes beyond its prediction is systematic: it is drawn once per training, not per step, and ramp-up and
-evaluation err with it. Draws are stratified: each takes its own quantile of the step's distribution.
+evaluation err with it. Draws are stratified: each takes its own stratum of the step's distribution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import exp, inf, isinf, log
-from random import Random
-from statistics import NormalDist, pvariance
+from math import inf, isinf
+from statistics import pvariance
 
-from predictor.core.costs.cost import Cost
 from predictor.core.hardware.hardware import System
 from predictor.core.reliability import job as reliability_job
 from predictor.core.reliability.checkpointing import Checkpointing, checkpointing_of
 from predictor.core.reliability.reliability import Reliability, reliability_of
 from predictor.core.reliability.simulate import simulate
 from predictor.core.reliability.wall_times import WallTimes
+from predictor.core.report.budget import equally_likely
 from predictor.core.schema.sections import BudgetSection
 from predictor.training_plan.job import Job
 from predictor.training_plan.question import Purchase
 
 HOURS_PER_DAY = 24.0
 LOW, HIGH = 0.05, 0.95  # ends of the 90 % interval
-
-
-@lru_cache(maxsize=8)
-def standard_normals(count: int, seed: int) -> tuple[float, ...]:
-    """Return the middle quantile of each of so many strata of a standard normal distribution, in a random order."""
-    normal = NormalDist()
-    found = [normal.inv_cdf((number + 0.5) / count) for number in range(count)]
-    Random(seed).shuffle(found)
-    return tuple(found)
-
-
-def step_factors(step: Cost, count: int, seed: int) -> list[float]:
-    """Return draws of a step's time over its point: log-normal on each side, with the ends of its 90 % interval.
-
-    >>> from predictor.core.costs.cost import Source
-    >>> drawn = sorted(step_factors(Cost(1.0, 0.8, 1.5, Source.ANALYTIC), 1000, seed=0))
-    >>> [round(drawn[place], 2) for place in (50, 500, 949)]
-    [0.8, 1.0, 1.5]
-    """
-    end = NormalDist().inv_cdf(HIGH)
-    below, above = log(step.us / step.low_us) / end, log(step.high_us / step.us) / end
-    return [exp(normal * (below if normal < 0.0 else above)) for normal in standard_normals(count, seed)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +39,9 @@ class Among:
     checkpointing: Checkpointing
 
 
-def among(job: Job, num_gpus: int, system: System, budget: BudgetSection, purchase: Purchase, hours: list[float]) -> Among:
+def among(
+    job: Job, num_gpus: int, system: System, budget: BudgetSection, purchase: Purchase, hours: list[float]
+) -> Among:
     """Return what a training happens among: failures, spares, checkpoints, planned stops, and what spot takes away.
 
     Args:
@@ -108,15 +86,15 @@ def outlook(
     job: Job, num_gpus: int, system: System, budget: BudgetSection, purchase: Purchase, draws: int, seed: int
 ) -> Outlook:
     """Draw a training's wall time."""
-    hours = [job.hours * factor for factor in step_factors(job.step, draws, seed)]
+    step = job.step
+    longer = job.hours / step.us
+    hours = equally_likely(job.hours, step.low_us * longer, step.high_us * longer, draws)
     found = among(job, num_gpus, system, budget, purchase, hours)
     return Outlook(_drawn(found, seed), found)
 
 
 def _drawn(found: Among, seed: int) -> WallTimes:
-    hours = found.job.productive_hours
-    assert not isinstance(hours, int | float)
-    return simulate(found.job, found.reliability, found.checkpointing, seed, len(hours))
+    return simulate(found.job, found.reliability, found.checkpointing, seed, len(_hours(found)))
 
 
 def _steady(found: Among) -> Among:

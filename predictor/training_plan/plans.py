@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from predictor.core.base.errors import ConfigError, NoLayoutError, PublishedError
 from predictor.core.base.quantities import span
@@ -13,8 +13,12 @@ from predictor.training_plan.job import Job, job_of
 from predictor.training_plan.outlook import HIGH, LOW, Outlook, outlook
 from predictor.training_plan.question import Case, PlanQuestion, Purchase, least_hours, tokens_with_batch
 
+Progress = Callable[[int, int], None]
 HOURS_PER_MONTH = 730.0
 LIKELY = 0.5
+# Of every plan; those that may be chosen are drawn as often as is asked. Strata of the step's time leave a probability
+# known to a hundredth.
+FEW_DRAWS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +71,34 @@ class TrainingPlan:
         """Return the price of the median wall time."""
         return self.price(self.hours)
 
+    def drawn(self, draws: int, seed: int) -> TrainingPlan:
+        """Return the plan with so many draws of its wall time."""
+        answer = self.answer
+        hardware, num_gpus = answer.system.hardware, self.case.num_gpus
+        return replace(self, outlook=outlook(self.job, num_gpus, hardware, answer.budget, self.purchase, draws, seed))
+
     @property
     def interval_hours(self) -> tuple[float, float]:
         """Return the ends of the 90 % interval of the wall time."""
         return self.hours_at(LOW), self.hours_at(HIGH)
 
 
+def silent(_: int, __: int) -> None:
+    """Say nothing of the progress."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A case without a plan, and why."""
+    """A case without a plan.
+
+    Attributes:
+        reason: why.
+        beyond: hours at its peak over those of deadline and budget, where that is why.
+    """
 
     case: Case
     reason: str
+    beyond: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +118,7 @@ class Considered:
     is_whole: bool
 
 
-def considered(question: PlanQuestion, progress: Callable[[int, int], None]) -> Considered:
+def considered(question: PlanQuestion, progress: Progress) -> Considered:
     """Return the plans of a question; those of the searches so far where the user interrupts them.
 
     Args:
@@ -115,19 +135,24 @@ def considered(question: PlanQuestion, progress: Callable[[int, int], None]) -> 
     done = 0
     try:
         problems = _problems(question, cases, left_out, impossible)
-        smallest = min((problem.space.base.model.sequence_length * problem.space.global_batch_size for _, problem in problems), default=0)
+        smallest = min((_batch_tokens(problem) for _, problem in problems), default=0)
         for case, problem in problems:
             progress(done, len(cases))
             done += 1
             found = _plans_of(question, case, problem, smallest)
             plans += [] if isinstance(found, LeftOut) else found
             left_out += [found] if isinstance(found, LeftOut) else []
+        plans += [] if plans else _nearest(question, problems, left_out, smallest)
     except KeyboardInterrupt:
         if not plans:
             raise
     if impossible and not plans and len(impossible) == len(cases):
         raise impossible[0]
     return Considered(tuple(plans), tuple(left_out), len(cases), done + len(impossible) == len(cases))
+
+
+def _batch_tokens(problem: SearchProblem) -> int:
+    return problem.space.model.sequence_length * problem.space.global_batch_size
 
 
 def _problems(
@@ -145,9 +170,16 @@ def _problems(
 
 
 def _plans_of(
-    question: PlanQuestion, case: Case, problem: SearchProblem, smallest: float
+    question: PlanQuestion, case: Case, problem: SearchProblem, smallest: float, at_any_rate: bool = False
 ) -> list[TrainingPlan] | LeftOut:
     """Return the plans of one case; why there are none where it misses deadline or budget at its peak, or nothing fits.
+
+    Args:
+        question: with deadline and budget.
+        case: that is searched.
+        problem: of the search.
+        smallest: tokens of the smallest batch that may be chosen.
+        at_any_rate: search it even where it misses them.
 
     Raises:
         ConfigError: nobody says how many tokens are trained.
@@ -158,20 +190,11 @@ def _plans_of(
             "train_tokens is missing: how many tokens are trained? --train-tokens 1e12, or budget.train_tokens of the "
             "configuration"
         )
-    space, file = problem.space, question.file
-    batch_tokens = space.base.model.sequence_length * space.global_batch_size
-    tokens = tokens_with_batch(stated, batch_tokens, file.critical_batch_tokens, smallest)
-    purchases = [each for each in case.offer.purchases if True]
-    least = least_hours(problem, tokens)
-    limits = [(purchase, _limit_hours(question, purchase, case.num_gpus, 0.0)) for purchase in purchases]
-    missed = [limit for _, limit in limits if limit is not None and least > limit]
-    if len(missed) == len(limits):
-        deadline = question.calendar.hours
-        is_late = deadline is not None and least > deadline
-        cost = least * case.num_gpus * min((each.price_per_gpu_hour or 0.0 for each in purchases), default=0.0)
-        return LeftOut(
-            case, f"takes {span(least)} or more at its peak" if is_late else f"costs {cost:,.0f} or more at its peak"
-        )
+    file = question.file
+    tokens = tokens_with_batch(stated, _batch_tokens(problem), file.critical_batch_tokens, smallest)
+    missed = _missed_at_peak(question, case, least_hours(problem, tokens))
+    if missed is not None and not at_any_rate:
+        return missed
     try:
         answer = search(problem, top=1)
     except NoLayoutError as error:
@@ -185,14 +208,46 @@ def _plans_of(
     return list(_paid(question, case, answer, job, stored))
 
 
-def _paid(
-    question: PlanQuestion, case: Case, answer: SearchAnswer, job: Job, stored: float
-) -> Iterator[TrainingPlan]:
+def _nearest(
+    question: PlanQuestion, problems: list[tuple[Case, SearchProblem]], left_out: list[LeftOut], smallest: float
+) -> list[TrainingPlan]:
+    """Return the plans of the case that misses deadline or budget by the least; none where no layout of any fits."""
+    searches = dict(problems)
+    beyond = [(each.beyond, each.case) for each in left_out if each.beyond is not None]
+    for _, case in sorted(beyond, key=lambda each: each[0]):
+        found = _plans_of(question, case, searches[case], smallest, at_any_rate=True)
+        if not isinstance(found, LeftOut):
+            left_out[:] = [each for each in left_out if each.case != case]
+            return found
+    return []
+
+
+def _missed_at_peak(question: PlanQuestion, case: Case, least: float) -> LeftOut | None:
+    """Return a case that misses deadline or budget however fast it is; None where it may keep them.
+
+    Args:
+        question: with deadline and budget.
+        case: with its number of GPUs and ways to pay.
+        least: hours at the peak of the GPUs, without interruptions.
+    """
+    deadline, most = question.calendar.hours, question.file.max_price
+    if deadline is not None and least > deadline:
+        return LeftOut(case, f"takes {span(least)} or more at its peak", least / deadline)
+    prices = [purchase.price_per_gpu_hour for purchase in case.offer.purchases]
+    costs = [least * case.num_gpus * price for price in prices if price is not None]
+    if most is not None and costs and min(costs) > most:
+        reason = f"costs {min(costs):,.0f} {question.file.currency} or more at its peak"
+        return LeftOut(case, reason, min(costs) / most)
+    return None
+
+
+def _paid(question: PlanQuestion, case: Case, answer: SearchAnswer, job: Job, stored: float) -> Iterator[TrainingPlan]:
     """Yield a case's plan for every way to pay for its GPUs."""
     hardware, file = answer.system.hardware, question.file
     for purchase in case.offer.purchases:
         price = purchase.price_per_gpu_hour
-        seen = outlook(job, case.num_gpus, hardware, answer.budget, purchase, file.draws, file.seed)
+        draws = min(file.draws, FEW_DRAWS)
+        seen = outlook(job, case.num_gpus, hardware, answer.budget, purchase, draws, file.seed)
         yield TrainingPlan(
             case=case,
             purchase=purchase,

@@ -18,8 +18,8 @@ from predictor.core.base.read_yaml import first_problem, read_keys
 # Columns of catalogues of schema v5 to v7: prices are of an instance and an hour.
 # Source: skypilot-org/skypilot-catalog, README.md, "vms.csv".
 COLUMNS = ("InstanceType", "AcceleratorName", "AcceleratorCount", "Price", "SpotPrice", "Region")
-# Published systems by the catalogue's names of GPUs that differ from their own, in capitals; None: of no system. A100 has
-# 40 GB there and V100 16 GB; GH200 is rented as single superchips. Source: skypilot-org/skypilot-catalog,
+# Published systems by the catalogue's names of GPUs that differ from their own, in capitals; None: of no system. A100
+# has 40 GB there and V100 16 GB; GH200 is rented as single superchips. Source: skypilot-org/skypilot-catalog,
 # catalogs/v7/common/metadata.csv, catalogs/v8/common/accelerators.csv and vms.csv of lambda.
 ACCELERATORS = {
     "A100": "A100_40",
@@ -143,7 +143,9 @@ def _catalogue(path: Path, gpus_per_node: Mapping[str, int], region: str | None)
             if system is not None and region in (None, row["Region"]):
                 rows[system].append(row)
     if region is not None and region not in regions:
-        raise ConfigError(f"{path} has no region {region}.{nearest(region, regions)} It has {', '.join(sorted(regions))}")
+        raise ConfigError(
+            f"{path} has no region {region}.{nearest(region, regions)} It has {', '.join(sorted(regions))}"
+        )
     prices, notes = {}, []
     for system, instances in rows.items():
         count = gpus_per_node.get(system)

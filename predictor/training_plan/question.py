@@ -12,7 +12,6 @@ from typing import Any
 import yaml
 
 from predictor.core.base.errors import ConfigError, same_name
-from predictor.core.base.read_yaml import read_keys
 from predictor.core.costs.low_precision import peak_tflop_per_s
 from predictor.core.plan.loading import gpus_per_node_of
 from predictor.core.schema.finding import find_system
@@ -144,8 +143,8 @@ def least_hours(problem: SearchProblem, tokens: float) -> float:
 def tokens_with_batch(tokens: float, batch_tokens: float, critical: float | None, smallest: float) -> float:
     """Return the tokens that a training with a batch needs to reach the loss of one with a small batch.
 
-    E(B) ∝ 1 + B ÷ B_crit. Source: McCandlish et al. 2018, arXiv:1812.06162, section 2.3: (S ÷ S_min − 1) (E ÷ E_min − 1) = 1
-    with S = E ÷ B. The stated tokens are those of the smallest batch that may be chosen, or of the critical one where
+    E(B) ∝ 1 + B ÷ B_crit. Source: McCandlish et al. 2018, arXiv:1812.06162, section 2.3, where steps S and examples
+    E = B · S have (S ÷ S_min − 1) (E ÷ E_min − 1) = 1. The stated tokens are those of the smallest batch that may be chosen, or of the critical one where
     that is smaller.
 
     >>> tokens_with_batch(1e12, 8e6, 4e6, 4e6), tokens_with_batch(1e12, 2e6, 4e6, 2e6)
@@ -229,9 +228,7 @@ def plan_question(content: dict[str, Any], base: Path, where: str = "") -> PlanQ
         listed = same_name(system, prices.prices) or same_name(names[system], prices.prices)
         price = choice.over(prices.prices[listed] if listed is not None else None)
         counts = gpu_counts(choice.gpus or file.gpus, nodes[system])
-        offers.append(
-            Offer(system, names[system], nodes[system], counts, _purchases(price, names[system], file))
-        )
+        offers.append(Offer(system, names[system], nodes[system], counts, _purchases(price, names[system], file)))
     question = PlanQuestion(file, base, tuple(offers), calendar, prices.notes)
     _check_prices(question)
     return question
@@ -255,12 +252,3 @@ def _check_prices(question: PlanQuestion) -> None:
             f"{names} {'has' if len(without) == 1 else 'have'} no price, so that plans cannot be compared by it: give "
             f"--price {without[0]}=2.5 of a GPU-hour, systems.{without[0]}.price_per_gpu_hour, or a list with prices"
         )
-
-
-def read_plan(path: Path) -> tuple[dict[str, Any], Path]:
-    """Return the content of a plan's file and its folder.
-
-    Raises:
-        ConfigError: it does not parse.
-    """
-    return read_keys(path, ConfigError), path.resolve().parent

@@ -10,7 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.fields import Count, Switch
-from predictor.core.base.read_yaml import first_error, read_mapping, reason, shown
+from predictor.core.base.read_yaml import first_error, read_keys, read_mapping, reason, shown
+from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import BudgetSection
 from predictor.core.workload.run_choices import GemmRecipe
 from predictor.training_plan.amounts import Range, as_range
@@ -87,11 +88,9 @@ class SystemChoice(Price):
     @classmethod
     def _of_sizes(cls, value: object) -> object:
         """Take sizes alone for the mapping that they stand for, and whole numbers for prices."""
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            return {"gpus": value}
-        return {key: float(each) if key != "gpus" and type(each) is int else each for key, each in value.items()}
+        keys = _in_full(value)
+        assert isinstance(keys, dict)
+        return {key: float(each) if key != "gpus" and type(each) is int else each for key, each in keys.items()}
 
 
 class RampUp(Part):
@@ -116,10 +115,25 @@ class Storage(Part):
 
 
 def _systems(value: object) -> object:
-    """Take a list of names for a mapping without sizes."""
+    """Take a name, or a list of them, for a mapping without sizes."""
     if isinstance(value, str):
         return {value: {}}
     return {str(name): {} for name in value} if isinstance(value, list | tuple) else value
+
+
+def laid_over(content: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan's content with other keys laid over it, system by system."""
+    systems = _systems(content.get("systems"))
+    if isinstance(systems, dict) and isinstance(keys.get("systems"), dict):
+        content = {**content, "systems": {name: _in_full(choice) for name, choice in systems.items()}}
+    return merged(content, keys)
+
+
+def _in_full(choice: object) -> object:
+    """Return a system's choice as a mapping, where it is sizes alone."""
+    if choice is None or isinstance(choice, dict):
+        return choice or {}
+    return {"gpus": choice}
 
 
 class PlanFile(Part):
@@ -159,7 +173,9 @@ class PlanFile(Part):
     storage: Storage | None = None
     budget: dict[str, Any] = Field(default={}, description="keys of a configuration's budget: failures, checkpoints")
     set: dict[str, Any] = Field(default={}, description="keys of the configuration, and numbers of the hardware")
-    draws: int = Field(default=2000, strict=True, ge=NO_DRAWS, le=MOST_DRAWS, description="simulated trainings of a plan")
+    draws: int = Field(
+        default=2000, strict=True, ge=NO_DRAWS, le=MOST_DRAWS, description="simulated trainings of a plan"
+    )
     seed: int = Field(default=0, strict=True, ge=0, description="of the draws")
 
 
@@ -187,7 +203,9 @@ def validated(content: dict[str, Any], where: str) -> PlanFile:
     unknown = next((key for key in content.get("budget") or {} if key not in BudgetSection.model_fields), None)
     if unknown is not None:
         known = list(BudgetSection.model_fields)
-        raise ConfigError(f"{where}budget.{unknown} is not a known key.{nearest(unknown, known)} Known: {', '.join(known)}")
+        raise ConfigError(
+            f"{where}budget.{unknown} is not a known key.{nearest(unknown, known)} Known: {', '.join(known)}"
+        )
     try:
         return PlanFile.model_validate(content)
     except ValidationError as error:
@@ -207,9 +225,17 @@ def validated(content: dict[str, Any], where: str) -> PlanFile:
         raise ConfigError(f"{where}{name} is {shown(first['input'])}: {reason(first)}") from None
 
 
+def read_plan(path: Path) -> tuple[dict[str, Any], Path]:
+    """Return the content of a plan's file and its folder.
+
+    Raises:
+        ConfigError: it does not parse.
+    """
+    return read_keys(path, ConfigError), path.resolve().parent
+
+
 def is_plan_file(path: Path) -> bool:
     """Return whether a YAML file is a plan, rather than a configuration."""
     if path.suffix not in (".yml", ".yaml") or not path.is_file():
         return False
     return MARK in read_mapping(path)
-

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from predictor.core.base.quantities import HOURS_PER_DAY, duration, span
+from predictor.core.base.quantities import duration, span
 from predictor.core.base.text_table import text_table
-from predictor.core.base.words import counted
 from predictor.core.reliability.wall_times import Cause
 from predictor.core.report.not_modelled import not_modelled_note
 from predictor.core.report.text import above_published, wrapped
@@ -15,7 +14,7 @@ from predictor.layout_search.rank import described
 from predictor.training_plan.amounts import spelled
 from predictor.training_plan.outcome import Outcome
 from predictor.training_plan.plans import LIKELY, LeftOut, TrainingPlan
-from predictor.training_plan.report.words import amount, named, percent, until
+from predictor.training_plan.report.words import amount, named, percent
 
 LABEL = 11
 CHOSEN, ON_FRONT = "*", "+"
@@ -35,18 +34,26 @@ def answer_lines(outcome: Outcome) -> list[tuple[str, str]]:
     plan, question = outcome.chosen, outcome.question
     low, high = plan.interval_hours
     calendar, file = question.calendar, question.file
-    said = [("Plan", f"{named(plan)}: {outcome_words(outcome)}")]
+    said = [("Plan", sentence(outcome))]
     if low == inf:
-        return [*said, ("", "The training makes no progress among interruptions: choose fewer GPUs, or other values in budget.")]
-    half = f"half of the time by {spelled(calendar.day(plan.hours))}, {span(plan.hours)}"
-    between = f"90 % of the time between {spelled(calendar.day(low))} and {until(calendar.day(high), high)}"
-    kept = _kept(outcome)
-    said.append(("Date", f"from {spelled(calendar.start)}; {half}; {between}{kept[0]}"))
+        return [
+            *said,
+            ("", "The training makes no progress among interruptions: fewer GPUs, or other values in budget."),
+        ]
+    days = f"half of the time by {spelled(calendar.day(plan.hours))} ({span(plan.hours)}), 90 % of the time between"
+    between = f"{spelled(calendar.day(low))} ({span(low)}) and {spelled(calendar.day(high))} ({span(high)})"
+    in_time, in_budget = _kept(outcome)
+    said.append(("Date", f"from {spelled(calendar.start)} on; {days} {between}{in_time}"))
     if plan.price_per_hour is not None:
-        prices = f"{amount(plan.price(low))} to {amount(plan.price(high))} {file.currency}, 90 % of the time"
-        each = f"{plan.purchase.price_per_gpu_hour:,.4g} {file.currency} per GPU-hour"
-        said.append(("Price", f"{prices}, at {each}{', spot' if plan.purchase.is_spot else ''}{kept[1]}"))
+        each = f"{plan.purchase.price_per_gpu_hour:,.4g} {file.currency} a GPU-hour{', spot' if plan.purchase.is_spot else ''}"
+        half = f"half of the time up to {amount(plan.likely_price)} {file.currency}"
+        said.append(("Price", f"{each}; {half}{in_budget}"))
     return said
+
+
+def sentence(outcome: Outcome) -> str:
+    """Return the answer in a sentence."""
+    return f"{named(outcome.chosen)}: {outcome_words(outcome)}"
 
 
 def outcome_words(outcome: Outcome) -> str:
@@ -109,14 +116,16 @@ def basis_lines(outcome: Outcome) -> list[tuple[str, str]]:
     layout = described(winner.ranked.plan)
     size = f"MFU {winner.prediction.mfu:.1%}, {winner.ranked.memory_bytes / GIB:.1f}{of} GiB"
     said = [("Layout", layout), ("Step", f"{duration(step.us)}, {interval}; {size}")]
-    parts = [f"{job.tokens:,.4g} tokens in {job.steps:,} steps, {span(job.step_hours)}"]
+    parts = [f"{job.tokens / 1e9:,.4g} billion tokens in {job.steps:,} steps, {span(job.step_hours)}"]
     parts += [f"ramp-up of the batch {span(job.ramp_up_hours)}"] if job.ramp_up_hours else []
     parts += [f"evaluation {span(job.evaluation_hours)}"] if job.evaluation_hours else []
     said.append(("Work", "; ".join(parts)))
     ended = [draw for draw in walls.draws if draw.hours != inf]
     if ended:
         failures = sum(draw.interruptions for draw in ended) / len(ended)
-        lost = [f"{name} {walls.shares()[cause]:.1%}" for cause, name in CAUSES.items() if walls.shares()[cause] >= 5e-4]
+        lost = [
+            f"{name} {walls.shares()[cause]:.1%}" for cause, name in CAUSES.items() if walls.shares()[cause] >= 5e-4
+        ]
         among = f"{failures:,.1f} failures in the mean, goodput {percent(walls.goodput(LIKELY))}"
         said.append(("Lost", "; ".join([among, ", ".join(lost)] if lost else [among])))
     return [*said, ("Risk", risk_words(outcome.risks))]
@@ -124,18 +133,18 @@ def basis_lines(outcome: Outcome) -> list[tuple[str, str]]:
 
 def risk_words(risks: dict[str, float]) -> str:
     """Return what moves the date and the price most, by its share of their variance."""
-    said = [f"{name} {percent(share)}" for name, share in risks.items() if share >= 0.01]
+    said = [(name, percent(share)) for name, share in risks.items() if share >= 0.01]
     if not said:
-        return "no single cause moves the date: what is left is chance"
-    first, *others = said
-    more = f"; then {', '.join(others)}" if others else ""
-    return f"most by {first} of the variance of the date would go if it were known{more}".replace("most by ", "", 1)
+        return "no single cause moves the date: chance does"
+    (first, most), *others = said
+    rest = "".join(f", {name} {share}" for name, share in others)
+    return f"{first} moves date and price most: were it known, {most} of their variance would go{'; then' if rest else ''}{rest[1:]}"
 
 
 def _row(outcome: Outcome, plan: TrainingPlan) -> list[str]:
     winner, file = plan.winner, outcome.question.file
     space = plan.answer.space
-    on_front = ON_FRONT if plan in outcome.front else ""
+    on_front = ON_FRONT if outcome.is_on_front(plan) else ""
     price = plan.likely_price
     spot = " spot" if plan.purchase.is_spot else ""
     precision = f" {plan.case.precision}" if plan.case.precision is not None else ""
@@ -169,7 +178,9 @@ def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
     groups: dict[tuple[str, str | None, str], list[LeftOut]] = {}
     for each in left_out:
         verb = each.reason.partition(" ")[0]
-        groups.setdefault((each.case.offer.name, each.case.precision, verb if verb in ("takes", "costs") else each.reason), []).append(each)
+        groups.setdefault(
+            (each.case.offer.name, each.case.precision, verb if verb in ("takes", "costs") else each.reason), []
+        ).append(each)
     lines = []
     for (name, precision, _), group in groups.items():
         counts = sorted({each.case.num_gpus for each in group})

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import date
 from math import inf, log10
 
-from predictor.core.base.quantities import span
 from predictor.core.base.words import counted
-from predictor.training_plan.amounts import spelled
 from predictor.training_plan.plans import TrainingPlan
 
 
@@ -28,12 +25,12 @@ def amount(price: float | None) -> str:
 def percent(share: float) -> str:
     """Return a probability in whole percent; what is nearly certain or impossible is said to be so.
 
-    >>> percent(0.874), percent(0.9999), percent(0.0)
+    >>> percent(0.874), percent(0.995), percent(0.0)
     ('87 %', 'over 99 %', 'under 1 %')
     """
-    if share > 0.995:
+    if share > 0.99:
         return "over 99 %"
-    return "under 1 %" if share < 0.005 else f"{share:.0%}".replace("%", " %")
+    return "under 1 %" if share < 0.01 else f"{share:.0%}".replace("%", " %")
 
 
 def named(plan: TrainingPlan) -> str:
@@ -43,8 +40,3 @@ def named(plan: TrainingPlan) -> str:
     spot = ", spot" if plan.purchase.is_spot else ""
     batch = f"{counted(space.global_batch_size, 'sample')} of {space.model.sequence_length:,} tokens a step"
     return f"{counted(plan.case.num_gpus, 'GPU')} of {plan.case.offer.name}{precision}{spot}, {batch}"
-
-
-def until(day: date | None, hours: float) -> str:
-    """Return a day with the time until it."""
-    return f"{spelled(day)}, {span(hours)}"
