@@ -144,8 +144,8 @@ def tokens_with_batch(tokens: float, batch_tokens: float, critical: float | None
     """Return the tokens that a training with a batch needs to reach the loss of one with a small batch.
 
     E(B) ∝ 1 + B ÷ B_crit. Source: McCandlish et al. 2018, arXiv:1812.06162, section 2.3, where steps S and examples
-    E = B · S have (S ÷ S_min − 1) (E ÷ E_min − 1) = 1. The stated tokens are those of the smallest batch that may be chosen, or of the critical one where
-    that is smaller.
+    E = B · S have (S ÷ S_min − 1) (E ÷ E_min − 1) = 1. The stated tokens are those of the smallest batch that may be
+    chosen, or of the critical one where that is smaller.
 
     >>> tokens_with_batch(1e12, 8e6, 4e6, 4e6), tokens_with_batch(1e12, 2e6, 4e6, 2e6)
     (1500000000000.0, 1000000000000.0)

@@ -45,7 +45,8 @@ def answer_lines(outcome: Outcome) -> list[tuple[str, str]]:
     in_time, in_budget = _kept(outcome)
     said.append(("Date", f"from {spelled(calendar.start)} on; {days} {between}{in_time}"))
     if plan.price_per_hour is not None:
-        each = f"{plan.purchase.price_per_gpu_hour:,.4g} {file.currency} a GPU-hour{', spot' if plan.purchase.is_spot else ''}"
+        spot = ", spot" if plan.purchase.is_spot else ""
+        each = f"{plan.purchase.price_per_gpu_hour:,.4g} {file.currency} a GPU-hour{spot}"
         half = f"half of the time up to {amount(plan.likely_price)} {file.currency}"
         said.append(("Price", f"{each}; {half}{in_budget}"))
     return said
@@ -138,7 +139,8 @@ def risk_words(risks: dict[str, float]) -> str:
         return "no single cause moves the date: chance does"
     (first, most), *others = said
     rest = "".join(f", {name} {share}" for name, share in others)
-    return f"{first} moves date and price most: were it known, {most} of their variance would go{'; then' if rest else ''}{rest[1:]}"
+    moved = f"{first} moves date and price most: were it known, {most} of their variance would go"
+    return f"{moved}; then{rest[1:]}" if rest else moved
 
 
 def _row(outcome: Outcome, plan: TrainingPlan) -> list[str]:
@@ -165,7 +167,7 @@ def _row(outcome: Outcome, plan: TrainingPlan) -> list[str]:
 
 
 def table(outcome: Outcome) -> list[str]:
-    """Return the plans as aligned lines: the chosen one, the front, then others by their place, so many as are shown."""
+    """Return the plans as aligned lines, and what their marks mean."""
     shown, rest = outcome.shown
     lines = text_table([HEAD, *(_row(outcome, plan) for plan in shown)], left=(0, 1, -1))
     legend = f"{CHOSEN} chosen, {ON_FRONT} no plan is both cheaper and earlier; training, date and price are medians"
