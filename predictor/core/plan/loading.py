@@ -28,7 +28,7 @@ from predictor.core.plan import short_config
 from predictor.core.plan.cluster import clustered, notes_on
 from predictor.core.plan.other_tools import other_format
 from predictor.core.plan.to_run import to_run
-from predictor.core.schema.finding import find_system, published, published_with_gpus, short_form_system
+from predictor.core.schema.finding import find_system, published, published_with_gpus, short_form_system, usual_notes
 from predictor.core.schema.foreign import readers
 from predictor.core.schema.inherited_keys import GUESSES, refuse_guesses, with_files
 from predictor.core.schema.input_kind import EXPERIMENT, HUGECTR, TRAINERS, is_experiment, is_of_trainer
@@ -247,7 +247,7 @@ def _read(content: dict[str, Any], base: Path) -> Content:
         if not config.system.strip():
             raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
         own, folder = find_system(config.system, base)
-        return Content(config, folder, own, (), (*told, *notes), taken)
+        return Content(config, folder, own, (), (*told, *notes, *usual_notes(config.system)), taken)
     config = validate(short_config.expand(content), is_short=True)
     return Content(config, short_form_system(content, base), None, short_config.listed_operators(content), told)
 
