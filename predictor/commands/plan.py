@@ -126,7 +126,7 @@ def _systems(arguments: argparse.Namespace, known: Iterable[str]) -> dict[str, A
 
 def _content(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the content of a plan's file, with what options say laid over it."""
-    from predictor.training_plan.section import laid_over, read_plan
+    from predictor.training_plan.section import as_keys, choices, laid_over, read_plan
 
     content = {} if arguments.file is None else read_plan(Path(arguments.file))[0]
     keys: dict[str, Any] = {name: _value(text) for name in VALUES if (text := getattr(arguments, name)) is not None}
@@ -136,10 +136,8 @@ def _content(arguments: argparse.Namespace) -> dict[str, Any]:
             keys[name] = str(Path(text).resolve()) if Path(text.partition("#")[0]).exists() else text
     keys |= {"spot": True} if arguments.spot else {}
     keys |= {"precisions": arguments.precision} if arguments.precision else {}
-    changes = {key.strip(): value for key, _, value in (text.partition("=") for text in arguments.changes)}
-    keys |= {"set": changes} if changes else {}
-    given = content.get("systems")
-    systems = _systems(arguments, [given] if isinstance(given, str) else given or [])
+    keys |= {"set": as_keys(arguments.changes)} if arguments.changes else {}
+    systems = _systems(arguments, choices(content))
     if arguments.system:
         content = {key: value for key, value in content.items() if key != "systems"}
     return laid_over(content, keys | ({"systems": systems} if systems else {}))

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from predictor.core.base.errors import ConfigError, NoLayoutError, PublishedError
 from predictor.core.base.quantities import span
 from predictor.layout_search.answer import SearchAnswer, Winner, search
+from predictor.layout_search.gpu_counts import least_hours
 from predictor.layout_search.question import SearchProblem
 from predictor.training_plan.job import Job, job_of
 from predictor.training_plan.outlook import HIGH, LOW, Outlook, outlook
-from predictor.training_plan.question import Case, PlanQuestion, Purchase, least_hours, tokens_with_batch
+from predictor.training_plan.question import Case, PlanQuestion, Purchase, tokens_with_batch
 
 Progress = Callable[[int, int], None]
 HOURS_PER_MONTH = 730.0

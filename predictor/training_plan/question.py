@@ -12,16 +12,12 @@ from typing import Any
 import yaml
 
 from predictor.core.base.errors import ConfigError, same_name
-from predictor.core.costs.low_precision import peak_tflop_per_s
 from predictor.core.plan.loading import gpus_per_node_of
 from predictor.core.schema.finding import find_system
-from predictor.core.workload.low_precision import product_precision
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.training_plan.amounts import Calendar, batch_sizes, gpu_counts, spelled
 from predictor.training_plan.prices import NO_PRICES, Price, PriceList, read_prices
 from predictor.training_plan.section import PRECISIONS, PlanFile, validated
-
-SECONDS_PER_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +127,6 @@ class PlanQuestion:
                 changes=tuple(changes),
             )
         )
-
-
-def least_hours(problem: SearchProblem, tokens: float) -> float:
-    """Return the hours of a training in which every GPU runs at the peak of its products."""
-    run, num_gpus = problem.space.base, problem.space.num_gpus
-    peak = peak_tflop_per_s(problem.system.hardware.gpu, product_precision(run)) * 1e12
-    return run.model.model_flops_per_token() * tokens / (num_gpus * peak) / SECONDS_PER_HOUR
 
 
 def tokens_with_batch(tokens: float, batch_tokens: float, critical: float | None, smallest: float) -> float:

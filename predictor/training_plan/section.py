@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -121,12 +122,20 @@ def _systems(value: object) -> object:
     return {str(name): {} for name in value} if isinstance(value, list | tuple) else value
 
 
+def choices(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the systems of a plan's content, each with its keys."""
+    systems = _systems(content.get("systems") or {})
+    return {name: _in_full(choice) for name, choice in systems.items()} if isinstance(systems, dict) else {}
+
+
 def laid_over(content: dict[str, Any], keys: dict[str, Any]) -> dict[str, Any]:
     """Return a plan's content with other keys laid over it, system by system."""
-    systems = _systems(content.get("systems"))
-    if isinstance(systems, dict) and isinstance(keys.get("systems"), dict):
-        content = {**content, "systems": {name: _in_full(choice) for name, choice in systems.items()}}
-    return merged(content, keys)
+    return merged({**content, "systems": choices(content)} if "systems" in keys and choices(content) else content, keys)
+
+
+def as_keys(changes: Sequence[str]) -> dict[str, str]:
+    """Return changes, each KEY=VALUE, as keys with their values."""
+    return {key.strip(): value for key, _, value in (text.partition("=") for text in changes)}
 
 
 def _in_full(choice: object) -> object:

@@ -26,7 +26,7 @@ CORE: dict[str, set[str]] = {
     "report": TO_PLAN | {"step", "reliability"},
     "predict": TO_PLAN | {"step", "reliability", "report"},
 }
-# Wings import the core, and these wings: a plan is a search over searches (docs/adr/0044-training-plan.md).
+# Wings import the core, and these wings: a plan is a search over searches (docs/adr/0042-training-plan.md).
 WINGS: dict[str, set[str]] = {
     "layout_search": set(),
     "training_plan": {"layout_search"},
