@@ -7,6 +7,7 @@ from math import sqrt
 
 from predictor.core.hardware.hardware import System
 from predictor.core.reliability.job import MINUTES_PER_HOUR, SECONDS_PER_HOUR, Job
+from predictor.core.reliability.reliability import Reliability
 from predictor.core.schema.sections import BudgetSection
 
 # Training waits until weights and optimizer states are in host memory, and writing goes on beside it.
@@ -62,7 +63,7 @@ def best_interval(checkpoint: float, mtbf: float) -> float:
     return sqrt(2.0 * checkpoint * mtbf) * (1.0 + sqrt(small) / 3.0 + small / 9.0) - checkpoint
 
 
-def checkpointing_of(job: Job, mtbf_hours: float, budget: BudgetSection, system: System) -> Checkpointing:
+def checkpointing_of(job: Job, reliability: Reliability, budget: BudgetSection, system: System) -> Checkpointing:
     """Return the checkpoints of a job.
 
     A checkpoint is no sooner than the one before is written, and than a step; where nobody says how often, it is Daly's
@@ -70,7 +71,7 @@ def checkpointing_of(job: Job, mtbf_hours: float, budget: BudgetSection, system:
 
     Args:
         job: what is saved.
-        mtbf_hours: mean time between failures of the job.
+        reliability: the mean time between its failures decides the optimum.
         budget: storage and checkpoint, where they are given.
         system: with its host link.
     """
@@ -83,7 +84,7 @@ def checkpointing_of(job: Job, mtbf_hours: float, budget: BudgetSection, system:
     if budget.checkpoint_seconds is not None:
         pause = budget.checkpoint_seconds / SECONDS_PER_HOUR
     least = (budget.least_checkpoint_interval_minutes or LEAST_INTERVAL_MINUTES) / MINUTES_PER_HOUR
-    wanted = max(best_interval(pause, mtbf_hours), WRITES_APART * write, least)
+    wanted = max(best_interval(pause, reliability.mtbf_hours(job.num_gpus)), WRITES_APART * write, least)
     if budget.checkpoint_interval_minutes is not None:
         wanted = budget.checkpoint_interval_minutes / MINUTES_PER_HOUR
     interval = min(max(wanted, write, job.step_s / SECONDS_PER_HOUR), job.hours)

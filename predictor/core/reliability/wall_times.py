@@ -49,7 +49,7 @@ class WallTime:
     @property
     def hours(self) -> float:
         """Return the wall time."""
-        return sum(getattr(self, cause) for cause in Cause)
+        return sum(float(getattr(self, cause)) for cause in Cause)
 
     @property
     def goodput(self) -> float:

@@ -63,7 +63,7 @@ def goodput(job: Job, system: System, budget: BudgetSection, draws: int = DRAWS)
         draws: behind the interval; 0 for none.
     """
     reliability = reliability_of(budget, system, job.num_nodes)
-    saves = checkpointing_of(job, reliability.mtbf_hours(job.num_gpus), budget, system)
+    saves = checkpointing_of(job, reliability, budget, system)
     wall = expected(job, reliability, saves)
     drawn = simulate(job, reliability, saves, draws=draws) if draws else None
     hours = _finite(wall.hours)

@@ -6,6 +6,7 @@ import csv
 import json
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -107,7 +108,7 @@ def test_long_durations_read_well(hours: float, text: str) -> None:
     assert span(hours) == text
 
 
-def among_failures(hours: float = 1000.0, **budget: float) -> Goodput:
+def among_failures(hours: float = 1000.0, **budget: Any) -> Goodput:
     """Return the goodput of a model of 405B parameters on 16,384 H100s, in steps of 7 s."""
     hardware = open_system(REGRESSORS_FOLDER / "H100", "bf16").hardware
     job = Job(16_384, 8, hours, gpu_bytes=6.6e9, whole_bytes=14 * 405e9, step_s=7.0)
