@@ -62,7 +62,7 @@ def among(
         taken = purchase.interruptions_per_node_day / HOURS_PER_DAY / system.gpus_per_node
         rates = replace(found.failures, per_gpu_hour=own + taken)
         found = replace(found, failures=rates, removed=found.removed * own / (own + taken))
-    return Among(whole, found, checkpointing_of(whole, found.mtbf_hours(num_gpus), budget, system))
+    return Among(whole, found, checkpointing_of(whole, found, budget, system))
 
 
 @dataclass(frozen=True, slots=True)

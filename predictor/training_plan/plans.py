@@ -139,10 +139,10 @@ def considered(question: PlanQuestion, progress: Progress) -> Considered:
         smallest = min((_batch_tokens(problem) for _, problem in problems), default=0)
         for case, problem in problems:
             progress(done, len(cases))
-            done += 1
             found = _plans_of(question, case, problem, smallest)
             plans += [] if isinstance(found, LeftOut) else found
             left_out += [found] if isinstance(found, LeftOut) else []
+            done += 1
         plans += [] if plans else _nearest(question, problems, left_out, smallest)
     except KeyboardInterrupt:
         if not plans:
