@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from predictor.core.report.goodput import goodput, goodput_notes
 from predictor.training_plan.choice import chosen, front
 from predictor.training_plan.outlook import contributions
 from predictor.training_plan.plans import Considered, TrainingPlan
@@ -54,8 +55,10 @@ class Outcome:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return the caveats, a sentence each."""
-        looked = "" if self.considered.is_whole else "Interrupted: only the searches that had ended count. "
-        return tuple(filter(None, (looked.strip(), *self.question.notes, *self.chosen.answer.notes)))
+        said = [] if self.considered.is_whole else ["Interrupted: only the searches that had ended count."]
+        answer, job = self.chosen.answer, self.chosen.outlook.among.job
+        rests_on = goodput_notes(goodput(job, answer.system.hardware, answer.budget, draws=0), answer.budget)
+        return (*said, *self.question.notes, *answer.notes, *rests_on)
 
 
 def outcome_of(question: PlanQuestion, considered: Considered, top: int) -> Outcome:

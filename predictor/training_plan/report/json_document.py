@@ -11,7 +11,7 @@ from predictor.core.step.memory import GIB
 from predictor.layout_search.answer import layout_fields
 from predictor.training_plan.outcome import Outcome
 from predictor.training_plan.plans import LeftOut, TrainingPlan
-from predictor.training_plan.report.text import missed, trust
+from predictor.training_plan.report.text import above_elsewhere, missed, trust
 
 FORMAT = "estimate-train-time/plan/1"
 QUANTILES = (0.05, 0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95)
@@ -126,5 +126,5 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "chosen": _chosen(outcome),
         "plans": [_row(outcome, plan) for plan in outcome.considered.plans],
         "left_out": [_left_out(case) for case in outcome.considered.left_out],
-        "notes": [*trust(outcome), *outcome.notes],
+        "notes": [*trust(outcome), *above_elsewhere(outcome), *outcome.notes],
     }

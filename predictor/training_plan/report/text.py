@@ -9,6 +9,7 @@ from predictor.core.base.text_table import text_table
 from predictor.core.reliability.wall_times import Cause
 from predictor.core.report.not_modelled import not_modelled_note
 from predictor.core.report.text import above_published, wrapped
+from predictor.core.step.highest_mfu import mfu_note
 from predictor.core.step.memory import GIB
 from predictor.layout_search.rank import described
 from predictor.training_plan.amounts import spelled
@@ -203,7 +204,7 @@ def render(outcome: Outcome, width: int) -> str:
         lines += [f"{label:{LABEL}}{first}", *(f"{'':{LABEL}}{line}" for line in others)]
     lines += wrapped(trust(outcome), width, 2)
     lines += ["", *table(outcome)]
-    notes = [*left_out_lines(outcome.considered.left_out), *outcome.notes]
+    notes = [*left_out_lines(outcome.considered.left_out), *above_elsewhere(outcome), *outcome.notes]
     return "\n".join([*lines, *([""] if notes else []), *wrapped([f"Note: {note}" for note in notes], width, 6)])
 
 
@@ -213,3 +214,14 @@ def trust(outcome: Outcome) -> list[str]:
     prediction = plan.winner.prediction
     said = (not_modelled_note(prediction), above_published(prediction, plan.answer.system))
     return [sentence for sentence in said if sentence is not None]
+
+
+def above_elsewhere(outcome: Outcome) -> list[str]:
+    """Return the sentences on MFUs that nobody published, of the systems and precisions that are not chosen."""
+    chosen = (outcome.chosen.case.offer.name, outcome.chosen.case.precision)
+    highest: dict[tuple[str, str | None], TrainingPlan] = {}
+    for plan in sorted(outcome.considered.plans, key=lambda plan: plan.winner.prediction.mfu):
+        highest[plan.case.offer.name, plan.case.precision] = plan
+    others = {key: plan for key, plan in highest.items() if key != chosen}
+    said = {key: mfu_note(plan.winner.prediction) for key, plan in others.items()}
+    return [f"{named(others[key])}: {note}" for key, note in said.items() if note is not None]
