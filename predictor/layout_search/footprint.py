@@ -5,6 +5,9 @@ The numbers are those of ``step_memory``; a test holds them to each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import inf
 from typing import NamedTuple
 
 from predictor.core.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
@@ -13,8 +16,9 @@ from predictor.core.workload.low_precision_memory import cast_weights
 from predictor.core.workload.pipeline import Pipeline, Stage
 from predictor.core.workload.software import ON_DEEPSPEED
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory
-from predictor.core.workload.transformer import LayerKind
+from predictor.core.workload.transformer import LayerKind, Loss
 from predictor.core.workload.transformer_memory import edge_memory, layer_memory, stage_states
+from predictor.layout_search.lines import Line
 from predictor.layout_search.space import Plan, Space
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, shared_key
 
@@ -33,6 +37,18 @@ class _Computing(NamedTuple):
     working: float
 
 
+def _within(limit: float, size: Callable[[int], float], count: int, likely: int) -> int:
+    """Return how many of so many growing sizes are within a limit, given a likely answer."""
+    if limit == inf:
+        return count
+    found = min(likely, count)
+    while found < count and size(found) <= limit:
+        found += 1
+    while found and size(found - 1) > limit:
+        found -= 1
+    return found
+
+
 class Footprints:
     """Sizes the candidates of one search: lists over the distinct stages of a pipeline."""
 
@@ -41,6 +57,8 @@ class Footprints:
         self._pipelines = pipelines
         # DeepSpeed's pipeline keeps a stage's outputs, of which every layer counts a share.
         self._keeps_outputs = space.base.framework in ON_DEEPSPEED
+        # The head's gradient that is computed forward, of every micro-batch in flight.
+        self._keeps_gradients = space.model.loss is Loss.FUSED_LINEAR
         self._states: dict[Key, list[float]] = {}
         self._least: dict[Key, float] = {}
         self._computing: dict[Key, list[_Computing]] = {}
@@ -68,6 +86,37 @@ class Footprints:
             if needed > tensors:
                 tensors = needed
         return tensors + allowance_bytes(tensors)
+
+    def fitting(
+        self, line: Line, certain: float, limit: float, likely: tuple[int, int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the numbers of a line's candidates that need no more than certain bytes, and of others up to a limit.
+
+        A candidate holds as many samples in flight as one with smaller micro-batches, or more, so the first ones fit.
+
+        Args:
+            line: the candidates.
+            certain: bytes of one GPU.
+            limit: no less.
+            likely: how many are within either of another line.
+        """
+        count = len(line.batches)
+
+        @cache
+        def size(number: int) -> float:
+            return self.memory_bytes(line.plan(number))
+
+        if self._shrinks(line.first):
+            within = [number for number in range(count) if size(number) <= limit]
+            sure = [number for number in within if size(number) <= certain]
+            return sure, [number for number in within if number not in sure]
+        last = _within(limit, size, count, likely[1])
+        first = _within(certain, size, last, likely[0])
+        return range(first), range(first, last)
+
+    def _shrinks(self, plan: Plan) -> bool:
+        """Return whether larger micro-batches may need less: fewer gradients of the head wait for backward passes."""
+        return self._keeps_gradients and SCHEDULES[plan.schedule].all_forward
 
     def _while_computing(self, plan: Plan, stages: Pipeline) -> list[_Computing]:
         """Return what every distinct stage holds beside its states."""

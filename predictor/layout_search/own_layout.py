@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from predictor.core.step.memory import GIB
 from predictor.core.workload.run import TrainingRun
 from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.lines import cells
 from predictor.layout_search.question import SearchProblem
-from predictor.layout_search.rank import plans
+from predictor.layout_search.rank import by_shared_floor, fitting
 from predictor.layout_search.stages import ROUNDING, Pipelines
 from predictor.layout_search.timer import Timer
 
@@ -55,16 +57,21 @@ def layout_rank(problem: SearchProblem, run: TrainingRun, step_us: float, fastes
     space = problem.space
     pipelines = Pipelines(space)
     timer, footprints = Timer(space, problem.system, pipelines), Footprints(space, pipelines)
-    limit = None if problem.memory_gib is None else problem.memory_gib * GIB
+    limit = inf if problem.memory_gib is None else problem.memory_gib * GIB
     below = step_us * (1.0 - ROUNDING)
     faster = others = 0
-    for plan in plans(space):
-        if limit is not None and footprints.memory_bytes(plan) > limit:
+    for group in by_shared_floor(timer, fitting(cells(space), footprints, limit, limit)[0]):
+        others += len(group.candidates)
+        if group.us > step_us:
             continue
-        floor_us = timer.floor_us(plan)
-        if floor_us <= step_us and plan.degrees.tensor == run.layout.tensor_parallel_size and space.run(plan) == run:
-            continue
-        others += 1
-        if floor_us < below and timer.bound_us(plan) < below and timer.step_us(plan) < below:
-            faster += 1
+        for plan in [candidate.plan for candidate in group.candidates]:
+            floor_us = timer.floor_us(plan)
+            if (
+                floor_us <= step_us
+                and plan.degrees.tensor == run.layout.tensor_parallel_size
+                and space.run(plan) == run
+            ):
+                others -= 1
+            elif floor_us < below and timer.bound_us(plan) < below and timer.step_us(plan) < below:
+                faster += 1
     return LayoutRank(step_us, faster, others, min(fastest_us, step_us))

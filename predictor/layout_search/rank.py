@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
@@ -15,40 +15,59 @@ from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.memory import GIB
 from predictor.core.step.memory_verdict import MEMORY_ERROR
 from predictor.layout_search.footprint import Footprints
+from predictor.layout_search.lines import Cell, Line, cells
 from predictor.layout_search.near_duplicates import Ranked, folded
 from predictor.layout_search.space import Plan, Space
-from predictor.layout_search.stages import ROUNDING, Pipelines
+from predictor.layout_search.stages import ROUNDING, Key, Pipelines
 from predictor.layout_search.timer import Timer
 
 # The Pareto front ends at this many times the fastest layout's time.
 WORTHWHILE = 3.0
-FLOOR, BOUND, REPLAY = range(3)
+SHARED, FLOOR, BOUND, REPLAY = range(4)
 # Faster layouts to name beside the best, of those that may not fit.
 MOST_UNSURE = 3
 
 
-class _Fitting(NamedTuple):
-    """A candidate that fits, with a time that its step cannot be shorter than."""
+class Fitting(NamedTuple):
+    """Candidates of a line that fit: their numbers in it."""
 
-    floor_us: float
-    memory_bytes: float
-    plan: Plan
+    line: Line
+    numbers: Sequence[int]
+
+
+class Candidate(NamedTuple):
+    """One candidate of a line."""
+
+    line: Line
+    number: int
+
+    @property
+    def plan(self) -> Plan:
+        """Return its choices."""
+        return self.line.plan(self.number)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Return its place in the space."""
+        return self.line.order(self.number)
 
 
 class _Open(NamedTuple):
-    """A candidate in the queue: a time that its step cannot be shorter than, and how it is known.
+    """Candidates in the queue: a time that none of their steps can be shorter than, and how it is known.
 
     Attributes:
-        us: the floor, the bound or, at last, the replay.
-        known_by: FLOOR, BOUND or REPLAY; of equal times the vaguest comes first.
-        memory_bytes: of equal replays the leanest comes first.
-        number: of the candidate; keeps the queue from comparing plans.
+        us: the shared floor, the floor, the bound or, at last, the replay.
+        known_by: SHARED, FLOOR, BOUND or REPLAY; of equal times the vaguest comes first.
+        memory_bytes: of equal replays the leanest comes first; 0 before a bound.
+        order: of the candidate in its space, or of the group; keeps the queue from comparing candidates.
+        candidates: those that share a floor; otherwise a single one.
     """
 
     us: float
     known_by: int
     memory_bytes: float
-    number: int
+    order: tuple[int, ...]
+    candidates: list[Candidate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +96,6 @@ class Ranking:
     unsure: list[Ranked]
 
 
-def plans(space: Space) -> Iterator[Plan]:
-    """Return every candidate of a space."""
-    orders: dict[tuple[int, int], list[tuple[str, int]]] = {}
-    recomputes = space.recomputes()
-    for degrees in space.degrees():
-        zeros = space.zeros(degrees)
-        parallels = space.sequence_parallels(degrees)
-        for size, count in space.batches(degrees):
-            key = degrees.pipeline, count
-            if key not in orders:
-                orders[key] = space.orders(degrees, count)
-            for parallel in parallels:
-                for recompute, modules in recomputes:
-                    for schedule, num_chunks in orders[key]:
-                        for zero in zeros:
-                            yield Plan(degrees, zero, parallel, size, count, recompute, schedule, num_chunks, modules)
-
-
 @dataclass(slots=True)
 class Effort:
     """How many candidates were bounded and replayed on the way."""
@@ -103,87 +104,99 @@ class Effort:
     replayed: int = 0
 
 
-def in_order(timer: Timer, fitting: list[_Fitting], effort: Effort) -> Iterator[Ranked]:
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """What a search knows of the time and the memory of its candidates."""
+
+    timer: Timer
+    footprints: Footprints
+
+
+def in_order(pricing: Pricing, fits: Iterable[Fitting], effort: Effort, below_us: float = inf) -> Iterator[Ranked]:
     """Return candidates, the fastest first, looking no further than asked.
 
-    Branch and bound: the candidate with the least known time is bounded, then replayed; a replayed candidate with the
-    least known time is the next of the ranking.
+    Branch and bound: of those that share a floor the first to have the least known time get their own, and then a
+    bound and a replay one by one; a replayed candidate with the least known time is the next of the ranking.
+
+    Args:
+        pricing: of the candidates.
+        fits: the candidates.
+        effort: counts bounds and replays.
+        below_us: candidates whose floor is not below it are left out.
     """
-    queue = [_Open(candidate.floor_us, FLOOR, candidate.memory_bytes, i) for i, candidate in enumerate(fitting)]
+    timer, footprints = pricing.timer, pricing.footprints
+    queue = [entry for entry in by_shared_floor(timer, fits) if entry.us < below_us]
     heapify(queue)
     while queue:
-        us, known_by, memory, number = heappop(queue)
-        plan = fitting[number].plan
-        if known_by == REPLAY:
-            yield Ranked(us, memory, plan)
+        us, known_by, memory, order, candidates = heappop(queue)
+        plan = candidates[0].plan
+        if known_by == SHARED:
+            for candidate in candidates:
+                floor_us = timer.floor_us(candidate.plan)
+                if floor_us < below_us:
+                    heappush(queue, _Open(floor_us, FLOOR, 0.0, candidate.order, [candidate]))
+        elif known_by == FLOOR:
+            effort.bounded += 1
+            bound_us = timer.bound_us(plan) * (1.0 - ROUNDING)
+            heappush(queue, _Open(bound_us, BOUND, footprints.memory_bytes(plan), order, candidates))
         elif known_by == BOUND:
             effort.replayed += 1
-            heappush(queue, _Open(timer.step_us(plan), REPLAY, memory, number))
+            heappush(queue, _Open(timer.step_us(plan), REPLAY, memory, order, candidates))
         else:
-            effort.bounded += 1
-            heappush(queue, _Open(timer.bound_us(plan) * (1.0 - ROUNDING), BOUND, memory, number))
+            yield Ranked(us, memory, plan)
 
 
-def pareto_front(timer: Timer, fitting: list[_Fitting], slowest_us: float) -> list[Ranked]:
+def by_shared_floor(timer: Timer, fits: Iterable[Fitting]) -> Iterator[_Open]:
+    """Return candidates together with all that have the same shared floor."""
+    groups: dict[Key, dict[tuple[int, int], list[Candidate]]] = {}
+    for line, numbers in fits:
+        group = groups.setdefault(timer.shared_floor_key(line.first), {})
+        for number in numbers:
+            group.setdefault(line.batches[number], []).append(Candidate(line, number))
+    for g, group in enumerate(groups.values()):
+        for (size, _), candidates in group.items():
+            yield _Open(timer.shared_floor_us(candidates[0].plan), SHARED, 0.0, (g, size), candidates)
+
+
+def pareto_front(pricing: Pricing, fits: Iterable[Fitting], slowest_us: float) -> list[Ranked]:
     """Return the candidates up to a time that no other beats in both step time and memory, the leanest first."""
+    timer, footprints = pricing.timer, pricing.footprints
+    candidates = [Candidate(line, number) for line, numbers in fits for number in numbers]
+    sized = [(footprints.memory_bytes(each.plan), timer.floor_us(each.plan), each.order, each) for each in candidates]
     front: list[Ranked] = []
     limit = slowest_us
-    for candidate in sorted(fitting, key=lambda candidate: (candidate.memory_bytes, candidate.floor_us)):
-        if candidate.floor_us > limit or timer.bound_us(candidate.plan) * (1.0 - ROUNDING) > limit:
+    for memory, floor_us, _, (line, number) in sorted(sized):
+        plan = line.plan(number)
+        if floor_us > limit or timer.bound_us(plan) * (1.0 - ROUNDING) > limit:
             continue
-        step_us = timer.step_us(candidate.plan)
+        step_us = timer.step_us(plan)
         if step_us > slowest_us or (front and step_us >= front[-1].step_us):
             continue
-        if front and front[-1].memory_bytes == candidate.memory_bytes:
+        if front and front[-1].memory_bytes == memory:
             front.pop()
-        front.append(Ranked(step_us, candidate.memory_bytes, candidate.plan))
+        front.append(Ranked(step_us, memory, plan))
         limit = step_us
     return front
 
 
-class _Candidates(NamedTuple):
-    """The candidates of a space by how surely they fit.
+def fitting(
+    space: Iterable[Cell], footprints: Footprints, certain: float, limit: float
+) -> tuple[list[Fitting], list[Fitting]]:
+    """Return the candidates that need no more than certain bytes, and those that need more, up to a limit.
 
-    Attributes:
-        considered: all of them.
-        sure: that fit for certain.
-        tight: that are not above the memory.
-        near: that are above it, and may fit all the same.
+    Lines whose states alone are too large are left out; others probably fit up to the micro-batch of those before.
     """
-
-    considered: int
-    sure: list[_Fitting]
-    tight: list[_Fitting]
-    near: list[_Fitting]
-
-
-def _candidates(space: Space, timer: Timer, footprints: Footprints, memory_gib: float | None) -> _Candidates:
-    """Return a space's candidates by how surely they fit.
-
-    Not looked at further is what does not fit by its states alone, or with smaller micro-batches already: candidates
-    that differ in them come in their order, and hold as many samples in flight, or more.
-    """
-    limit = inf if memory_gib is None else memory_gib * GIB
-    certain, beyond = limit * (1.0 - MEMORY_ERROR), limit * (1.0 + MEMORY_ERROR)
-    sure: list[_Fitting] = []
-    tight: list[_Fitting] = []
-    near: list[_Fitting] = []
-    too_large: set[tuple[object, ...]] = set()
-    considered = 0
-    for plan in plans(space):
-        considered += 1
-        if footprints.least_bytes(plan) > beyond:
-            continue
-        but_batch = plan[:3] + plan[5:]
-        if but_batch in too_large:
-            continue
-        memory = footprints.memory_bytes(plan)
-        if memory > beyond:
-            too_large.add(but_batch)
-        else:
-            where = sure if memory <= certain else tight if memory <= limit else near
-            where.append(_Fitting(timer.floor_us(plan), memory, plan))
-    return _Candidates(considered, sure, tight, near)
+    sure: list[Fitting] = []
+    near: list[Fitting] = []
+    for cell in space:
+        likely: dict[object, tuple[int, int]] = {}
+        for line in cell.lines(lambda plan: footprints.least_bytes(plan) <= limit):
+            switches = line.first.sequence_parallel, line.first.recompute, line.first.modules
+            fits, may_fit = footprints.fitting(line, certain, limit, likely.get(switches, (0, 0)))
+            likely[switches] = len(fits), len(fits) + len(may_fit)
+            sure += [Fitting(line, fits)] if fits else []
+            near += [Fitting(line, may_fit)] if may_fit else []
+    return sure, near
 
 
 @paused_collector()
@@ -204,42 +217,53 @@ def rank(
         NoLayoutError: there is no candidate, or none may fit; the message says by how much.
     """
     pipelines = Pipelines(space)
-    timer, footprints = Timer(space, system, pipelines), Footprints(space, pipelines)
-    considered, sure, tight, near = _candidates(space, timer, footprints, memory_gib)
-    fitting = [*sure, *tight] or near
-    if not fitting:
-        raise _without_layouts(space, footprints, memory_gib)
+    pricing = Pricing(Timer(space, system, pipelines), Footprints(space, pipelines))
+    limit = inf if memory_gib is None else memory_gib * GIB
+    every = list(cells(space))
+    sure, tight = fitting(every, pricing.footprints, limit * (1.0 - MEMORY_ERROR), limit)
+    fits = [*sure, *tight] or fitting(every, pricing.footprints, limit, limit * (1.0 + MEMORY_ERROR))[1]
+    if not fits:
+        raise _without_layouts(space, pricing.footprints, memory_gib)
     effort = Effort()
-    ordered = in_order(timer, sure or fitting, effort)
+    ordered = in_order(pricing, sure or fits, effort)
     best, near_duplicates = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
-    front = pareto_front(timer, fitting, WORTHWHILE * best[0].step_us) if pareto else []
-    unsure = _faster(timer, tight, best[0].step_us, effort) if sure else []
-    return Ranking(best, near_duplicates, front, considered, len(fitting), effort.bounded, effort.replayed, unsure)
+    unsure = _faster(pricing, tight, best[0].step_us, effort) if sure else []
+    return Ranking(
+        best,
+        near_duplicates,
+        pareto_front(pricing, fits, WORTHWHILE * best[0].step_us) if pareto else [],
+        considered=sum([cell.size for cell in every]),
+        fitting=sum([len(numbers) for _, numbers in fits]),
+        bounded=effort.bounded,
+        replayed=effort.replayed,
+        unsure=unsure,
+    )
 
 
 def _without_layouts(space: Space, footprints: Footprints, memory_gib: float | None) -> NoLayoutError:
     """Return why a search has no answer: nothing divides, or what the leanest candidate needs."""
-    needs = [(footprints.memory_bytes(plan), plan) for plan in plans(space)]
-    if not needs:
+    candidates = [
+        Candidate(line, n) for cell in cells(space) for line in cell.lines() for n in range(len(line.batches))
+    ]
+    if not candidates:
         return NoLayoutError(
             f"no layout of this model multiplies to {space.num_gpus} GPUs and divides a global_batch_size of "
             f"{space.global_batch_size}; try a multiple of a power of two for both",
             divides=False,
         )
     assert memory_gib is not None
-    needed, plan = min(needs, key=lambda need: need[0])
+    needed, _, leanest = min((footprints.memory_bytes(each.plan), each.order, each) for each in candidates)
     return NoLayoutError(
-        f"no layout fits: the leanest of {len(needs):,} needs {needed / GIB:.1f} GiB on a GPU that has "
-        f"{memory_gib:.1f}, {needed / GIB - memory_gib:.1f} GiB too much ({described(plan)}); use more GPUs",
+        f"no layout fits: the leanest of {len(candidates):,} needs {needed / GIB:.1f} GiB on a GPU that has "
+        f"{memory_gib:.1f}, {needed / GIB - memory_gib:.1f} GiB too much ({described(leanest.plan)}); use more GPUs",
         divides=True,
     )
 
 
-def _faster(timer: Timer, candidates: list[_Fitting], slowest_us: float, effort: Effort) -> list[Ranked]:
+def _faster(pricing: Pricing, fits: Iterable[Fitting], slowest_us: float, effort: Effort) -> list[Ranked]:
     """Return the candidates that are faster than a time and no near-duplicates of each other, the fastest first."""
-    faster = (candidate for candidate in candidates if candidate.floor_us < slowest_us)
-    ordered = takewhile(lambda found: found.step_us < slowest_us, in_order(timer, list(faster), effort))
-    return folded(ordered, MOST_UNSURE)[0]
+    ordered = in_order(pricing, fits, effort, below_us=slowest_us)
+    return folded(takewhile(lambda found: found.step_us < slowest_us, ordered), MOST_UNSURE)[0]
 
 
 def recomputed(plan: Plan) -> str:

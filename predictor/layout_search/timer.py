@@ -20,6 +20,7 @@ from predictor.core.timeline.bound import lower_bound
 from predictor.core.timeline.replay import replay
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.timeline.step_end import end_of_step
+from predictor.core.workload.accumulation import sums_in_products
 from predictor.core.workload.edges import edge_block, message_tasks
 from predictor.core.workload.measured_kernels import on_system
 from predictor.core.workload.pipeline import Chunk
@@ -140,24 +141,55 @@ class Timer:
             max(closings),
         )
 
+    def shared_floor_key(self, plan: Plan) -> Key:
+        """Return the choices that a candidate's shared floor depends on, the micro-batch aside."""
+        key = plan.degrees, plan.sequence_parallel, plan.recompute is Recompute.FULL, plan.num_chunks
+        return key if self._shares_floor(plan) else (*key, plan.zero_stage, self._layered_as(plan))
+
+    def shared_floor_us(self, plan: Plan) -> float:
+        """Return a time that the steps of all candidates with the same key and micro-batch are no shorter than.
+
+        Sharded weights and gradients add traffic and copies, and a split backward pass hides no more than a whole one.
+        """
+        if not self._shares_floor(plan):
+            return self.floor_us(plan)
+        return self._floor_us(plan._replace(zero_stage=min(plan.zero_stage, 1)), WHOLE)
+
+    def _shares_floor(self, plan: Plan) -> bool:
+        """Return whether sharding and split backward passes only add to a candidate's layers.
+
+        It does not where traffic hides beside other micro-batches, nor where weights that are not sharded are cast in
+        every pass, or have gradients that are summed inside products.
+        """
+        base = self._space.base
+        if base.overlap_expert_parallel or base.partition_activations:
+            return False
+        if plan.zero_stage < 2:
+            return True
+        unsharded = self._pipelines.run(plan._replace(zero_stage=1))
+        return not (unsharded.fp32_parameters or base.gemm_recipe is not None or sums_in_products(unsharded))
+
     def floor_us(self, plan: Plan) -> float:
         """Return the time of the fullest stage's layers: fast to compute, and no step is shorter.
 
         What selective recomputation adds is left out: it differs for every number of micro-batches.
         """
+        return self._floor_us(plan, self._layered_as(plan))
+
+    def _floor_us(self, plan: Plan, layered_as: str) -> float:
         if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
             plan = plan._replace(recompute=Recompute.NONE, modules=())
         shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
-        key = (shared, count, plan.recompute, degrees.pipeline, plan.num_chunks, self._layered_as(plan))
+        key = (shared, count, plan.recompute, degrees.pipeline, plan.num_chunks, layered_as)
         known = self._floors.get(key)
         if known is None:
             pipeline = self._pipelines.of(plan)
-            per_layer = {kind: self._least_us(plan, shared, kind) for kind in pipeline.kinds}
+            per_layer = {kind: self._least_us(plan, shared, kind, layered_as) for kind in pipeline.kinds}
             stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
             known = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
         return known
 
-    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind) -> float:
+    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind, layered_as: str) -> float:
         """Return a time that no pass forward and backward of a layer is shorter than: that of a single micro-batch.
 
         It is no bound where work hides traffic (that of weights, or of experts beside another micro-batch), nor where
@@ -167,7 +199,7 @@ class Timer:
         if plan.zero_stage >= 2 or base.overlap_expert_parallel or base.partition_activations:
             work = self._layer(plan, shared, kind)
             return work.forward + work.backward
-        single = self._layer_in_single(plan, shared, kind)
+        single = self._layer_in_single(plan, shared, kind, layered_as)
         recomputed = single.work.forward if plan.recompute is Recompute.FULL and single.adds_up else 0.0
         return single.work.forward + recomputed + single.work.backward
 
@@ -247,7 +279,7 @@ class Timer:
         if is_sharded and (plan.recompute is Recompute.NONE or self._hides_beside_recomputation):
             return self._layer_exactly(plan, shared, kind)
         unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
-        single = self._layer_in_single(unsharded, shared_key(unsharded), kind)
+        single = self._layer_in_single(unsharded, shared_key(unsharded), kind, self._layered_as(plan))
         if not single.adds_up:
             return self._layer_exactly(plan, shared, kind)
         recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
@@ -258,9 +290,8 @@ class Timer:
         added = single.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
         return Work(forward, recompute + backward + added, weight + added)
 
-    def _layer_in_single(self, plan: Plan, shared: Key, kind: LayerKind) -> LayerWork:
+    def _layer_in_single(self, plan: Plan, shared: Key, kind: LayerKind, layered_as: str) -> LayerWork:
         """Return a layer's work in a single micro-batch without recomputation."""
-        layered_as = self._layered_as(plan)
         key = (shared, kind, layered_as)
         known = self._layers.get(key)
         if known is None:

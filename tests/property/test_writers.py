@@ -15,8 +15,8 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.presets import preset
 from predictor.formats.writers import written
 from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
-from predictor.layout_search.rank import plans
 
 DENSE = ("llama3-8b", "gpt3-175b", "nemotron-4-15b", "nemotron-h-8b", "mistral-7b")
 EXPERTS = ("mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2", "llama4-maverick")

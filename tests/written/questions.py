@@ -8,8 +8,8 @@ from random import Random
 from typing import Any
 
 from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
-from predictor.layout_search.rank import plans
 
 MODELS = (
     *("llama3-8b", "llama3.1-405b", "gpt3-175b", "mistral-7b", "nemotron-4-15b", "nemotron-h-8b"),

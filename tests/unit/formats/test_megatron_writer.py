@@ -14,8 +14,8 @@ from predictor.formats.shell.script import parse
 from predictor.formats.shell.words import UNKNOWN
 from predictor.formats.writers import written
 from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
-from predictor.layout_search.rank import plans
 from tests.unit.examples import full_form
 
 ACCEPTED: dict[str, Any] = read_mapping(Path(__file__).parents[2] / "data" / "writers" / "megatron_core_0.19.2.yaml")

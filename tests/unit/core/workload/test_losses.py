@@ -16,8 +16,8 @@ from predictor.core.workload.losses import HEAD_GRADIENT, head_bytes, head_tasks
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.switches import Loss
 from predictor.core.workload.tasks import BACKWARD, FORWARD, Task
+from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
-from predictor.layout_search.rank import plans
 from tests.unit.core.costs.test_transfer import opened
 from tests.unit.core.workload.test_memory_frameworks import FSDP
 
