@@ -197,7 +197,7 @@ def _plans_of(
     if missed is not None and not at_any_rate:
         return missed
     try:
-        answer = search(problem, top=1)
+        answer = search(problem, top=1, best_only=True)
     except NoLayoutError as error:
         return LeftOut(case, "no layout fits" if error.divides else "no layout divides model and batch")
     winner = answer.winners[0]

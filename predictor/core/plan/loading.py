@@ -15,10 +15,10 @@ from predictor.core.checks.attention_precision import check_fp8_attention_on
 from predictor.core.checks.kernels import check_gpu_kernels
 from predictor.core.checks.offloading import check_offloading
 from predictor.core.costs.catalogue import catalogue
-from predictor.core.costs.folder import read_hardware, read_manifest
+from predictor.core.costs.folder import MANIFEST, read_hardware, read_manifest
 from predictor.core.costs.fp32 import Fp32System
 from predictor.core.costs.low_precision import transposes_fp8
-from predictor.core.costs.published import MANIFEST, OPERATOR_FOLDER, PublishedSystem, measured_precisions, open_system
+from predictor.core.costs.published import OPERATOR_FOLDER, PublishedSystem, measured_precisions, open_system
 from predictor.core.costs.slowest import slowest_of
 from predictor.core.costs.sustained import in_training
 from predictor.core.costs.variants import below_calibration

@@ -10,11 +10,12 @@ from typing import Any
 from predictor.core.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, SYSTEM_FILE, systems
 from predictor.core.base.errors import ConfigError, nearest, same_name
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.costs.published import COLLECTIVE_FOLDER, MANIFEST, OPERATOR_FOLDER
+from predictor.core.costs.folder import COLLECTIVE_FOLDER, MANIFEST, OPERATOR_FOLDER
 from predictor.core.schema.own_system import OwnSystem, is_system_file, read_own
 
 # Systems that a GPU's name alone stands for, and how each system of that GPU differs from the others.
 USUAL = {"A100": "A100_SXM", "GH200": "Vista"}
+OTHERS = {"A100_SXM": ("Perlmutter", "Selene"), "Vista": ("GH200_QUAD",)}
 DIFFERS = {
     "A100_SXM": "what A100 alone means: products and attention of 2025's software, network of the data sheet",
     "A100_40": "A100_SXM with 40 GB",
@@ -79,9 +80,7 @@ def usual_notes(name: object) -> tuple[str, ...]:
     stands_for = usual(name) if isinstance(name, str) else None
     if stands_for is None or same_name(str(name), systems()) is not None:
         return ()
-    gpus = _gpus_by_system()
-    others = [other for other in others_with(gpus[stands_for], stands_for) if other in DIFFERS]
-    differ = ", ".join(f"{other} ({DIFFERS[other]})" for other in others)
+    differ = ", ".join(f"{other} ({DIFFERS[other]})" for other in OTHERS[stands_for])
     return (f"{name} is read as {stands_for}; with the same GPU: {differ}. --system names one.",)
 
 

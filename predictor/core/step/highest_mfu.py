@@ -1,7 +1,8 @@
 """The highest MFU of published runs by GPU, precision and kind, beside which a prediction above it is said to be so.
 
 ``highest_mfu.yaml`` has a row for every GPU, precision of matrix products and kind of model (dense, or with experts) of
-which others published steps. Its MFU is this project's count of model FLOP over the measured step and the peak that a prediction of the run divides by.
+which others published steps. Its MFU is this project's count of model FLOP over the measured step and the peak that a
+prediction of the run divides by.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ def test_what_cannot_be_kept_names_the_nearest_plan_and_by_how_much_it_misses() 
 def test_a_size_that_misses_the_deadline_at_its_peak_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     searched = []
 
-    def noted(problem: Any, top: int) -> Any:
+    def noted(problem: Any, **keys: Any) -> Any:
         searched.append(problem.space.num_gpus)
-        return answer.search(problem, top)
+        return answer.search(problem, **keys)
 
     monkeypatch.setattr(plans, "search", noted)
     free = tiny()
@@ -131,10 +131,10 @@ def test_precisions_are_searched_and_what_a_gpu_lacks_is_said() -> None:
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     number = count()
 
-    def search(problem: Any, top: int) -> Any:
+    def search(problem: Any, **keys: Any) -> Any:
         if next(number) == 1:
             raise KeyboardInterrupt
-        return answer.search(problem, top)
+        return answer.search(problem, **keys)
 
     monkeypatch.setattr(plans, "search", search)
 
