@@ -126,6 +126,8 @@ accuracy: $(TEST_READY) ## errors on held-out measurements and on whole steps: M
 	$(TEST) -m tests.accuracy.report
 	$(TEST) -m tests.accuracy.calibrated_groups
 	$(TEST) -m tests.accuracy.best_layouts
+	$(TEST) -m tests.accuracy.goodput
+	$(TEST) -m tests.accuracy.fault_trace
 
 fit: $(TEST_READY) ## fit and publish all systems again, but no data sheet over a measured one: MEASUREMENTS=folder PUBLIC_MEASUREMENTS=folder
 	$(TEST) -m fitting fit --system training/systems/Perlmutter.yaml --measurements "$(MEASUREMENTS)" --out regressors/Perlmutter

@@ -62,10 +62,12 @@ def weight_gradient_tasks(rows: Iterable[Row], measured: Collection[str]) -> lis
 
 def parameters(rows: Iterable[Row]) -> RankParameters:
     """Return the parameters of rows on one rank, by what trains them and who sums their gradients."""
-    held = [0, 0, 0, 0]
+    held = [0] * len(RankParameters._fields)
     for row in rows:
         if row.weights:
             held[row.routed + 2 * (not row.trains)] += int(row.weights)
+        if row.narrow or (row.kind is Kind.PRODUCT and row.trains):
+            held[row.routed + (4 if row.narrow else 6)] += int(row.weights)
     return RankParameters(*held)
 
 

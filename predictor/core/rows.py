@@ -172,6 +172,7 @@ class Row(NamedTuple):
         weights: parameters on one rank.
         routed: they are of routed experts, which other ranks sum than dense ones.
         trains: they have gradients.
+        narrow: they are kept in few bits.
         multiplications: of a token, in model FLOPs; of the whole model where one rank holds it.
         parts: shares of a product's output that a framework may compute as products of their own.
         reads: input of a product, kept for the gradient of its weights.
@@ -192,6 +193,7 @@ class Row(NamedTuple):
     weights: float = 0
     routed: bool = False
     trains: bool = True
+    narrow: bool = False
     multiplications: float = 0.0
     parts: tuple[float, ...] = (1.0,)
     reads: Reads | None = None

@@ -16,6 +16,7 @@ from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import PYTORCH_DDP
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.fields import Fields
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys, rest
 
@@ -134,7 +135,7 @@ class _Accelerate:
         """Return the keys of ``parallelism`` of fully sharded data parallelism.
 
         Raises:
-            ConfigError: weights are offloaded, or the strategy is not known.
+            ConfigError: the strategy is not known.
         """
         section = self.sections["fsdp_config"]
         section.whole("fsdp_version", 1)
@@ -150,7 +151,10 @@ class _Accelerate:
         elif isinstance(reshard, str) and reshard.upper() in STRATEGIES:
             stage, reshards = STRATEGIES[reshard.upper()]
         if section.switch("fsdp_offload_params"):
-            section.broken(section.error("fsdp_offload_params", "offloading is not modelled; set it to false"))
+            if stage < 3 or not reshards:
+                rule = "it is modelled where weights are freed behind the forward pass (FULL_SHARD); set it to false"
+                section.broken(section.error("fsdp_offload_params", rule))
+            training |= ON_HOST
         if section.switch("fsdp_activation_checkpointing"):
             training["recompute"] = "full"
         keys: dict[str, Any] = {"zero_stage": stage, "overlap_gradient_reduction": True}

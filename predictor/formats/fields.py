@@ -10,6 +10,15 @@ from predictor.core.base.errors import ConfigError
 from predictor.formats.shell.words import as_written
 
 
+def settled_gpus(asked: int | None, said: int | None, where: str, notes: list[str]) -> int | None:
+    """Return the GPUs of a run: those that the caller asks for, noted where the file says others, else the file's."""
+    if asked is None:
+        return said
+    if said is not None and said != asked:
+        notes.append(f"{where}: it says {said} GPUs; {asked} are asked for, which count")
+    return asked
+
+
 @dataclass(slots=True)
 class Fields:
     """The keys of one section.

@@ -10,6 +10,9 @@ from predictor.core.workload.frameworks import FSDP2, TORCH_ATTENTION
 FRAMEWORK = "pytorch"  # nothing is taken for granted: every key is said
 # Bytes of optimizer states per parameter whose weights are in 16 bits, without fp32 weights beside them.
 STATES_16 = 4
+# CPUOffload: weights, gradients and states lie on the host, whose Adam has the one thread that launchers leave a rank.
+# Source: torch/distributed/fsdp/api.py, CPUOffload; torch/distributed/run.py (OMP_NUM_THREADS).
+ON_HOST = {"offload_parameters": True, "offload_optimizer": 1.0, "host_threads": 1}
 
 
 def fsdp_section(precision: str, pure: bool, reshards: bool = True) -> dict[str, Any]:

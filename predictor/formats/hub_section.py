@@ -10,23 +10,27 @@ from predictor.core.workload.frameworks import FSDP2
 from predictor.formats.hub_models import preset_of
 from predictor.formats.shell.words import is_unknown, shown
 
-# Linear layers of a decoder as transformers calls them, and ours.
-LINEARS = {
-    "q_proj": "q",
-    "k_proj": "k",
-    "v_proj": "v",
-    "o_proj": "attention_output",
-    "gate_proj": "gate",
-    "up_proj": "up",
-    "down_proj": "ffn_down",
-    "qkv_proj": "qkv",
-    "gate_up_proj": "ffn_up",
-    "in_proj": "in_projection",
-    "out_proj": "out_projection",
-    "q_a_proj": "q_down",
-    "q_b_proj": "q_up",
-    "kv_a_proj_with_mqa": "kv_down",
-    "kv_b_proj": "kv_up",
+# A module of transformers' models by the linear layer of ours, in the order of ours.
+MODULES = {
+    "qkv": ("query_key_value", "c_attn", "qkv_proj", "Wqkv", "W_pack", "qkv"),
+    "q": ("q_proj", "query", "wq"),
+    "k": ("k_proj", "key", "wk"),
+    "v": ("v_proj", "value", "wv"),
+    "attention_output": ("o_proj", "wo"),
+    "q_down": ("q_a_proj",),
+    "q_up": ("q_b_proj",),
+    "kv_down": ("kv_a_proj_with_mqa",),
+    "kv_up": ("kv_b_proj",),
+    "in_projection": ("in_proj", "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
+    "out_projection": ("out_proj",),
+    "ffn_up": ("gate_up_proj", "dense_h_to_4h", "fc1", "c_fc", "fc_in", "mlp_up"),
+    "gate": ("gate_proj", "w1"),
+    "up": ("up_proj", "w3"),
+    "ffn_down": ("down_proj", "dense_4h_to_h", "fc2", "w2", "fc_out", "mlp_down"),
+}
+TARGETS = {module: target for target, modules in MODULES.items() for module in modules}
+# Megatron-core's modules of several, beside those of transformers.
+LINEARS = TARGETS | {
     "linear_qkv": "qkv",
     "linear_proj": "attention_output",
     "linear_fc1": "ffn_up",
@@ -72,11 +76,23 @@ def lora(rank: Any, patterns: Any, all_linear: bool, where: str, dropout: Any = 
         strange = [pattern for pattern in named if not any(_matches(name, str(pattern)) for name in LINEARS)]
         if strange:
             raise ConfigError(f"{where}: adapters are at {', '.join(map(str, strange))}; known: {', '.join(LINEARS)}")
-        targets = [target for target in dict.fromkeys(LINEARS.values()) if target in held]
+        targets = [target for target in MODULES if target in with_output(held, named)]
         if not any(_matches(name, str(pattern)) and pattern == name for name in LINEARS for pattern in named):
             targets = [target for target in targets if target in USUAL]  # a wildcard means those that a model has
     own = {"dropout": float(dropout)} if isinstance(dropout, int | float) and dropout > 0 else {}
     return {"lora": {"rank": rank, "targets": targets, **own}}
+
+
+def with_output(targets: set[str], names: list[Any]) -> set[str]:
+    """Return targets with out_proj told apart: a recurrent layer's, or attention's where no other name is of either.
+
+    Source: transformers' models: hybrids call attention's o_proj (Bamba, Jamba, Qwen3-Next, MiniMax), and those with
+    an out_proj of attention have no other layers (OPT, BART, GPT-J, GPT-Neo, CodeGen).
+    """
+    others = any(str(name).rpartition(".")[2].startswith(("o_proj", "in_proj")) for name in names)
+    if "out_projection" not in targets or others or "*" in "".join(map(str, names)):
+        return targets
+    return targets - {"out_projection"} | {"attention_output"}
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -29,7 +29,7 @@ _COST = re.compile(
     r"precision|dtype|amp|half|mixed|fp\d+\w*|bf16\w*|float\d*|int8|int4|nf4|tf32|quant\w*|load_in|recompute\w*|remat\w*|"
     r"checkpointing|schedule|interleav\w*|chunks?|pipeline|pipe|overlap\w*|prefetch\w*|offload\w*|accumulat\w*|seq\w*|"
     r"length|len|window|packing|packed|pack|rope|rotary|attention|attn|flash\w*|kernels?|fus\w*|compile\w*|graphs?|"
-    r"optim|optimizer|lora\w*|adapter|peft|dropout|tie|tied|bias|norm|activation|liger\w*|unsloth\w*|deepspeed"
+    r"resize\w*|embeddings?|optim|optimizer|lora\w*|adapter|peft|dropout|tie|tied|bias|norm|activation|liger\w*|unsloth\w*|deepspeed"
 )
 # Beginnings of names of what does not, whatever follows.
 _COSTLESS = re.compile(
@@ -41,6 +41,7 @@ _COSTLESS_END = re.compile(
     r"(?:^|_)(?:port|host|url|uri|path|dir|folder|file|name|id|interval|timeout|seed|token|tags?|freq)$"
 )
 _VALUES = re.compile(r"bf16|fp16|fp8|fp32|float\d+|bfloat16|int8|int4|nf4|zero-?\d|fsdp|adam\w*", re.IGNORECASE)
+MOST_SHOWN = 40  # keys of one class that a message names
 OFF = (None, False, "", "no", "none", "None", "null", "false", "False", 0)
 
 
@@ -99,6 +100,7 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
     notes: list[str] = []
     passed: list[str] = []
     unknown: list[str] = []
+    strange: list[tuple[Fields, str]] = []
     where = ""
     for holder in holders:
         where = holder.where
@@ -117,18 +119,35 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
             elif known.is_irrelevant(full) or value in ([], {}):
                 passed.append(holder.written(key))
             elif speaks_of_cost(full, value) or _is_slip(full, known.read) or READING.get().strict:
-                usual = sorted({*known.irrelevant, *known.refused, *known.noted, *known.read, *holder.used, *read})
-                rule = f"of {tool} it is not known here.{nearest(full, usual)} Remove it if it changes no cost"
-                holder.broken(holder.error(key, rule))
+                strange.append((holder, key))
             else:
                 unknown.append(holder.written(key))
+    _refuse(strange, known, tool, read)
     if unknown:
         notes.append(
-            f"{where}: not known here, and taken to cost nothing: {', '.join(unknown)} (--strict refuses such keys)"
+            f"{where}: not known here, and taken to cost nothing: {_listed(unknown)} (--strict refuses such keys)"
         )
     if passed and READING.get().verbose:
         notes.append(f"{where}: passed over, as they change no cost of a step: {', '.join(passed)}")
     return notes
+
+
+def _refuse(strange: list[tuple[Fields, str]], known: KnownKeys, tool: str, read: Collection[str]) -> None:
+    """Record keys that nothing knows and that may change cost, by the holder of each; of very many the first."""
+    for holder, key in strange[:MOST_SHOWN]:
+        usual = sorted({*known.irrelevant, *known.refused, *known.noted, *known.read, *holder.used, *read})
+        full = f"{holder.prefix}{key}".removeprefix("--")
+        rule = f"of {tool} it is not known here.{nearest(full, usual)} Remove it if it changes no cost"
+        holder.broken(holder.error(key, rule))
+    if len(strange) > MOST_SHOWN:
+        holder, more = strange[-1][0], len(strange) - MOST_SHOWN
+        holder.broken(ConfigError(f"{holder.where}: {more:,} further keys of {tool} are not known here"))
+
+
+def _listed(keys: list[str]) -> str:
+    """Return the first of many keys, and how many follow."""
+    more = len(keys) - MOST_SHOWN
+    return ", ".join(keys[:MOST_SHOWN]) + (f" and {more:,} others" if more > 0 else "")
 
 
 def _is_slip(key: str, read: Collection[str]) -> bool:

@@ -13,8 +13,8 @@ from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import LIGHTNING, LIGHTNING_DEEPSPEED, LIGHTNING_FSDP, TORCH_ATTENTION
-from predictor.formats.fields import Fields
-from predictor.formats.fsdp_stack import STATES_16, sizes_of
+from predictor.formats.fields import Fields, settled_gpus
+from predictor.formats.fsdp_stack import ON_HOST, STATES_16, sizes_of
 from predictor.formats.hub_models import preset_of
 from predictor.formats.known_keys import known_keys, rest
 
@@ -58,7 +58,8 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     trainer, nothing = whole.section("trainer"), dict[str, Any]
     precision, pure = PRECISIONS[str(trainer.get("precision"))] if _has_precision(trainer) else ("fp32", True)
     parallelism = problems.part(nothing(), _strategy, trainer, precision, pure)
-    gpus = _gpus(trainer) or num_gpus
+    offloaded = problems.part(nothing(), _offloaded, trainer, parallelism.get("zero_stage", 0))
+    gpus = settled_gpus(num_gpus, _gpus(trainer), path.name, notes)
     if gpus is None:
         unsaid["parallelism.data_parallel_size"] = f"{path.name}: devices are all that a node has"
     else:
@@ -69,6 +70,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         "attention_kernel": str(TORCH_ATTENTION),
         "framework": FAMILY,
     }
+    training |= offloaded
     training |= {"optimizer_state_bytes": STATES_16} if pure and precision != "fp32" else {}
     batch = _batch(whole.values.get("data"))
     if batch is None:
@@ -98,18 +100,45 @@ def _gpus(trainer: Fields) -> int | None:
     return None if devices in (None, "auto", -1, "-1") else trainer.whole("devices") * nodes
 
 
+def _named(trainer: Fields) -> tuple[str, dict[str, Any]]:
+    """Return the strategy by its name or class, and its arguments."""
+    value = trainer.get("strategy") or "auto"
+    given = value.get("init_args") or {} if isinstance(value, dict) else {}
+    return str(value.get("class_path", "") if isinstance(value, dict) else value).rpartition(".")[2], given
+
+
+def _offloaded(trainer: Fields, stage: int) -> dict[str, Any]:
+    """Return the keys of ``training`` on states in host memory.
+
+    Source: lightning/pytorch/strategies/deepspeed.py (deepspeed_stage_2_offload, deepspeed_stage_3_offload; pin_memory
+    false) and fsdp.py (cpu_offload).
+
+    Raises:
+        ConfigError: they are on disks.
+    """
+    name, given = _named(trainer)
+    if "nvme" in name or "nvme" in [str(value) for key, value in given.items() if key.startswith("offload")]:
+        raise trainer.error("strategy", "states on NVMe are not modelled; offload to the CPU")
+    if not name.lower().startswith("deepspeed"):
+        return dict(ON_HOST) if stage == 3 and (given.get("cpu_offload") or "offload" in name) else {}
+    keys: dict[str, Any] = {}
+    if "offload" in name or given.get("offload_optimizer"):
+        keys = {"offload_optimizer": 1.0}
+    if stage == 3 and ("offload" in name or given.get("offload_parameters")):
+        keys |= {"offload_parameters": True, "framework": "deepspeed"}
+    return keys | ({"pinned_offload": bool(given.get("pin_memory"))} if keys else {})
+
+
 def _strategy(trainer: Fields, precision: str, pure: bool) -> dict[str, Any]:
     """Return how weights are sharded and gradients reduced.
 
     Raises:
         ConfigError: the strategy is not modelled.
     """
-    value = trainer.get("strategy") or "auto"
-    given = value.get("init_args") or {} if isinstance(value, dict) else {}
-    name = str(value.get("class_path", "") if isinstance(value, dict) else value).rpartition(".")[2]
+    name, given = _named(trainer)
     found = next((stage for start, stage in STRATEGIES.items() if name.startswith(start)), None)
-    if found is None or "offload" in name or any("offload" in key and on for key, on in given.items()):
-        raise trainer.error("strategy", f"modelled, without offloading: {', '.join(STRATEGIES)}")
+    if found is None:
+        raise trainer.error("strategy", f"modelled: {', '.join(STRATEGIES)}")
     stage = given.get("stage", found)
     is_deepspeed = name.lower().startswith("deepspeed")
     stack = LIGHTNING_DEEPSPEED if is_deepspeed else LIGHTNING if stage == 0 else LIGHTNING_FSDP

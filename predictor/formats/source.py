@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,19 +52,25 @@ class Source:
         size = path.stat().st_size
         if size > LARGEST_BYTES:
             raise ConfigError(f"{path} has {size:,} bytes; expected a configuration, of at most {LARGEST_BYTES:,}")
+        if not path.is_file():
+            raise ConfigError(f"{path} is a pipe, which can be read once only; save it as a file and read that")
+        written = path.read_bytes()
+        if written.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+            raise ConfigError(f"{path} is text in UTF-16; write it in UTF-8: iconv -f UTF-16 -t UTF-8 {path.name}")
         try:
-            return path.read_text(encoding="utf-8-sig")
+            return written.decode("utf-8-sig")
         except UnicodeDecodeError:
             raise ConfigError(f"{path} is no text; expected a configuration or a script") from None
 
     @lazy
     def _parsed(self) -> tuple[str, dict[str, Any]]:
         """The syntax, and the keys and values of data."""
+        text = self.text  # whose own errors are no parser's
         if self.path.suffix == ".py":
             return PYTHON, {}
         for syntax, parse in ((JSON, json.loads), (YAML, load_foreign), (TOML, tomllib.loads)):
             try:
-                content = parse(self.text)
+                content = parse(text)
             except (yaml.YAMLError, ValueError, RecursionError):
                 continue
             if isinstance(content, dict):

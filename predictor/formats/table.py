@@ -61,6 +61,12 @@ def _has_megatron_arguments(source: Source) -> bool:
     return ARGUMENT.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
+def _is_command(source: Source) -> bool:
+    from predictor.formats.commands import is_command
+
+    return is_command(source)
+
+
 # Keys that sections of others do not have, though others call theirs model, train and optimizer too.
 BRIDGE_KEYS = (
     "comm_overlap.tp_comm_overlap",
@@ -147,8 +153,46 @@ TABLE = (
     ),
     *REINFORCEMENT,
     *NEMO,
+    Format(
+        "SkyPilot task",
+        "SkyPilot",
+        (Signature((YAML,), all_of=("resources", "run")),),
+        "sky_task",
+        ("content", "num_gpus"),
+        versions="0.6 to 0.10",
+        documented="docs/source/reference/yaml-spec.rst",
+        example="sky_task.yaml",
+    ),
     not_read("Primus", Signature(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
-    not_read("Oumi", Signature(all_of=("model.model_name", "training.trainer_type"))),
+    Format(
+        "Oumi YAML",
+        "Oumi",
+        (
+            Signature(
+                (YAML, JSON),
+                all_of=("model.model_name",),
+                one_of=("training.trainer_type", "training.enable_gradient_checkpointing", "data.train.datasets"),
+            ),
+        ),
+        "trainer.oumi",
+        ("num_gpus",),
+        versions="0.1 to 0.9",
+        documented="src/oumi/core/configs",
+        example="oumi.yaml",
+    ),
+    Format(
+        "Unsloth YAML",
+        "Unsloth",
+        (
+            Signature((YAML,), all_of=("training.training_type", "training.max_seq_length")),
+            Signature((YAML,), all_of=("training.max_seq_length", "training.batch_size", "lora.lora_r")),
+        ),
+        "trainer.unsloth",
+        ("num_gpus",),
+        versions="2026",
+        documented="unsloth_cli/config.py",
+        example="unsloth.yaml",
+    ),
     not_read("MaxText", Signature(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
     *PYTORCH,
     Format(
@@ -326,6 +370,15 @@ TABLE = (
         versions="core 0.6 to 0.18",
         documented="megatron/training/arguments.py",
         example="megatron_lm.sh",
+    ),
+    Format(
+        "training command",
+        "any tool with a file beside",
+        (Signature((TEXT,), test=_is_command),),
+        "commands",
+        ("num_gpus",),
+        versions="of the tool that it starts",
+        documented="docs of the tool that it starts",
     ),
 )
 

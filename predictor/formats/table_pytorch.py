@@ -55,7 +55,17 @@ PYTORCH = (
         documented="doc/en/usage.md",
         example="internevo.py.txt",
     ),
-    not_read("OLMo-core", text_signature(r"\bolmo_core\b", PYTHON, YAML, JSON)),
+    Format(
+        "OLMo-core script",
+        "OLMo-core",
+        (text_signature(r"^\s*(?:from|import) olmo_core\b", PYTHON),),
+        "olmo_core",
+        ("num_gpus",),
+        versions="1.7 to 3.0",
+        documented="src/olmo_core/train/train_module/transformer/config.py",
+        example="olmo_core.py.txt",
+    ),
+    not_read("OLMo-core", text_signature(r"\bolmo_core\b", YAML, JSON)),
     Format(
         "litgpt YAML",
         "litgpt",

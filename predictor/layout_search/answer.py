@@ -166,6 +166,8 @@ def layout_fields(plan: Plan) -> dict[str, Any]:
         "num_micro_batches": plan.num_micro_batches,
         "recompute": str(plan.recompute),
         "recompute_modules": [str(module) for module in plan.modules],
+        **({} if plan.zero_group is None else {"zero_group_size": plan.zero_group}),
+        **({} if plan.recompute_layers is None else {"recompute_num_layers": plan.recompute_layers}),
     }
 
 
@@ -177,7 +179,8 @@ def configuration(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
 def configuration_of(space: Space, plan: Plan, content: dict[str, Any]) -> dict[str, Any]:
     """Return a candidate as a configuration, given what all candidates share."""
     run, row = space.run(plan), layout_fields(plan)
-    training = {key: row.pop(key) for key in ("micro_batch_size", "num_micro_batches", "recompute")}
+    chosen_of_training = ("micro_batch_size", "num_micro_batches", "recompute", "recompute_num_layers")
+    training = {key: row.pop(key) for key in chosen_of_training if key in row}
     if modules := row.pop("recompute_modules"):
         training["recompute_modules"] = modules
     if plan.degrees.expert_split is None:

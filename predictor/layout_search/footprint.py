@@ -5,6 +5,7 @@ The numbers are those of ``step_memory``; a test holds them to each other.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import inf
@@ -14,13 +15,14 @@ from predictor.core.step.memory import allowance_bytes, end_bytes, stage_activat
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.low_precision_memory import cast_weights
 from predictor.core.workload.pipeline import Pipeline, Stage
+from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.software import ON_DEEPSPEED
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory
 from predictor.core.workload.transformer import LayerKind, Loss
 from predictor.core.workload.transformer_memory import edge_memory, layer_memory, stage_states
 from predictor.layout_search.lines import Line
 from predictor.layout_search.space import Plan, Space
-from predictor.layout_search.stages import ROUNDING, Key, Pipelines, shared_key
+from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
 
 
 class _Held(NamedTuple):
@@ -68,7 +70,7 @@ class Footprints:
 
     def least_bytes(self, plan: Plan) -> float:
         """Return what the fullest GPU of a candidate needs at least: states alone, the same for many candidates."""
-        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
+        key = (plan.sharing, plan.chunks)
         known = self._least.get(key)
         if known is None:
             states = max(self._stage_states(plan, self._pipelines.of(plan)))
@@ -114,6 +116,22 @@ class Footprints:
         first = _within(certain, size, last, likely[0])
         return range(first), range(first, last)
 
+    def least_recomputed(self, plan: Plan, limit: float) -> Plan | None:
+        """Return a candidate with as few recomputed layers of each chunk as keep its memory within a limit.
+
+        None where it fits without recomputation, or with no fewer layers than all: candidates of their own.
+        """
+        most = max(sum([n for _, n in chunk.layers]) for chunk in self._pipelines.of(plan).chunks)
+        counts = range(1, most)
+
+        def size(layers: int) -> float:
+            return self.memory_bytes(plan._replace(recompute_layers=layers))
+
+        if self.memory_bytes(plan._replace(recompute=Recompute.NONE, recompute_layers=None)) <= limit:
+            return None
+        least = bisect_left(counts, True, key=lambda layers: size(layers) <= limit)
+        return plan._replace(recompute_layers=counts[least]) if least < len(counts) else None
+
     def _shrinks(self, plan: Plan) -> bool:
         """Return whether larger micro-batches may need less: fewer gradients of the head wait for backward passes."""
         return self._keeps_gradients and SCHEDULES[plan.schedule].all_forward
@@ -122,7 +140,8 @@ class Footprints:
         """Return what every distinct stage holds beside its states."""
         num_stages, count = plan.degrees.pipeline, plan.num_micro_batches
         shared = shared_key(plan)
-        key = (shared, plan.recompute, plan.modules, plan.schedule, num_stages, count, plan.num_chunks)
+        recomputed = plan.recompute, plan.modules, plan.recompute_layers
+        key = (shared, recomputed, plan.schedule, num_stages, count, plan.num_chunks)
         known = self._computing.get(key)
         if known is None:
             schedule = SCHEDULES[plan.schedule]
@@ -135,7 +154,7 @@ class Footprints:
 
     def _stage_states(self, plan: Plan, stages: Pipeline) -> list[float]:
         """Return bytes of states and gradient buffers of every distinct stage."""
-        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
+        key = (plan.sharing, plan.chunks)
         known = self._states.get(key)
         if known is None:
             run = self._pipelines.run(plan)
@@ -154,14 +173,23 @@ class Footprints:
 
     def _held_by(self, plan: Plan, shared: Key, stages: Pipeline) -> list[_Held]:
         """Return what every distinct stage's blocks hold."""
-        key = (shared, plan.recompute, plan.modules, plan.degrees.pipeline, plan.num_chunks)
+        recomputed = plan.recompute, plan.modules, plan.recompute_layers
+        key = (shared, recomputed, plan.degrees.pipeline, plan.chunks)
         known = self._held.get(key)
         if known is None:
-            layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
-            chunks = [sum([layers[kind].kept * n for kind, n in chunk.layers]) for chunk in stages.chunks]
+            again, whole = (
+                {kind: self._layer(alike, shared, kind) for kind in stages.kinds} for alike in alike_layers(plan)
+            )
+            layers = [
+                [((again if is_again else whole)[kind], n) for kind, n, is_again in parted(plan, chunk.layers)]
+                for chunk in stages.chunks
+            ]
+            chunks = [sum([layer.kept * n for layer, n in of_chunk]) for of_chunk in layers]
             known = self._held[key] = [
                 _Held(
-                    together([(self._edge(plan, shared, stage), 1), *((layers[kind], n) for kind, n in stage.layers)]),
+                    together(
+                        [(self._edge(plan, shared, stage), 1), *(each for i in stage.chunk_index for each in layers[i])]
+                    ),
                     [chunks[i] for i in stage.chunk_index],
                 )
                 for stage in stages.distinct

@@ -15,13 +15,17 @@ Orders = list[tuple[tuple[str, int], Batches]]
 """Schedules with their chunks, and the micro-batches that each allows."""
 
 
+AS_FEW_AS_FIT = 0
+"""Recomputed layers of a candidate for which memory decides, until they are known."""
+
+
 class Line(NamedTuple):
     """Candidates that differ in their micro-batch alone, the smallest first.
 
     Attributes:
         first: the candidate with the smallest micro-batch.
         batches: of all candidates.
-        place: of the line in its space: cell, sequence parallelism, recomputation, schedule, ZeRO stage.
+        place: of the line in its space: cell, sequence parallelism, recomputation, schedule, sharing of states.
     """
 
     first: Plan
@@ -32,6 +36,15 @@ class Line(NamedTuple):
         """Return a candidate."""
         size, count = self.batches[number]
         return self.first._replace(micro_batch_size=size, num_micro_batches=count)
+
+    @property
+    def partly_recomputed(self) -> Line:
+        """Return the same candidates recomputing as few layers as fit."""
+        return Line(self.first._replace(recompute_layers=AS_FEW_AS_FIT), self.batches, (*self.place, 1))
+
+    def settled(self, plan: Plan, number: int) -> Line:
+        """Return a line of a single one of its candidates."""
+        return Line(plan, (self.batches[number],), self.place)
 
     def order(self, number: int) -> tuple[int, ...]:
         """Return the place of a candidate among all of its space: smaller micro-batches of a cell come first."""
@@ -48,7 +61,7 @@ class Cell(NamedTuple):
 
     place: int
     degrees: Degrees
-    zeros: list[ZeroStage]
+    sharings: list[tuple[ZeroStage, int | None]]
     sequence_parallels: list[bool]
     recomputes: list[tuple[Recompute, tuple[RecomputeModule, ...]]]
     orders: Orders
@@ -56,26 +69,26 @@ class Cell(NamedTuple):
     @property
     def size(self) -> int:
         """Return how many candidates there are."""
-        switches = len(self.zeros) * len(self.sequence_parallels) * len(self.recomputes)
+        switches = len(self.sharings) * len(self.sequence_parallels) * len(self.recomputes)
         return switches * sum([len(batches) for _, batches in self.orders])
 
     def lines(self, may_fit: Callable[[Plan], bool] = lambda _: True) -> Iterator[Line]:
         """Return the lines of candidates.
 
         Args:
-            may_fit: is asked once for each ZeRO stage and schedule; lines for which it says no are left out.
+            may_fit: is asked once for each sharing of states and schedule; lines for which it says no are left out.
         """
         if not (self.sequence_parallels and self.recomputes):
             return
-        for z, zero in enumerate(self.zeros):
+        for z, (zero, group) in enumerate(self.sharings):
             for o, ((schedule, chunks), batches) in enumerate(self.orders):
                 choices = self.sequence_parallels[0], *batches[0], self.recomputes[0][0], schedule, chunks
-                if not may_fit(Plan(self.degrees, zero, *choices)):
+                if not may_fit(Plan(self.degrees, zero, *choices, zero_group=group)):
                     continue
                 for p, parallel in enumerate(self.sequence_parallels):
                     for r, (recompute, modules) in enumerate(self.recomputes):
                         choices = parallel, *batches[0], recompute, schedule, chunks
-                        first = Plan(self.degrees, zero, *choices, modules)
+                        first = Plan(self.degrees, zero, *choices, modules, group)
                         yield Line(first, batches, (self.place, p, r, o, z))
 
 
@@ -99,7 +112,7 @@ def cells(space: Space) -> Iterator[Cell]:
         key = degrees.pipeline, batches
         if key not in known:
             known[key] = _orders(space, degrees, batches)
-        yield Cell(place, degrees, space.zeros(degrees), space.sequence_parallels(degrees), recomputes, known[key])
+        yield Cell(place, degrees, space.sharings(degrees), space.sequence_parallels(degrees), recomputes, known[key])
 
 
 def plans(space: Space) -> Iterator[Plan]:

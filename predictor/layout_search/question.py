@@ -52,7 +52,9 @@ DECIDED = {
         "recompute_every",
         "recompute_group_layers",
         "recompute_modules",
+        "offload_parameters",
         "offload_activation_layers",
+        "offload_activations",
         "offload_modules",
     ),
 }
@@ -65,7 +67,9 @@ ABSENT = {
         "recompute_every",
         "recompute_group_layers",
         "recompute_modules",
+        "offload_parameters",
         "offload_activation_layers",
+        "offload_activations",
         "offload_modules",
     ),
 }

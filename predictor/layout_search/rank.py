@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 from predictor.core.base.collector import paused_collector
 from predictor.core.base.errors import NoLayoutError
+from predictor.core.base.words import counted
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.memory import GIB
 from predictor.core.step.memory_verdict import MEMORY_ERROR
 from predictor.layout_search.footprint import Footprints
-from predictor.layout_search.lines import Cell, Line, cells
+from predictor.layout_search.lines import AS_FEW_AS_FIT, Cell, Line, cells
 from predictor.layout_search.near_duplicates import Ranked, folded
 from predictor.layout_search.space import Plan, Space
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines
@@ -106,10 +107,23 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """What a search knows of the time and the memory of its candidates."""
+    """What a search knows of the time and the memory of its candidates.
+
+    Attributes:
+        certain: bytes of one GPU that fit for certain.
+    """
 
     timer: Timer
     footprints: Footprints
+    certain: float = inf
+
+    def settled(self, candidate: Candidate) -> Candidate | None:
+        """Return a candidate with as few recomputed layers as fit, where memory decides; None where that is none."""
+        line, number = candidate
+        if line.first.recompute_layers != AS_FEW_AS_FIT:
+            return candidate
+        plan = self.footprints.least_recomputed(line.plan(number), self.certain)
+        return None if plan is None else Candidate(line.settled(plan, number), 0)
 
 
 def in_order(pricing: Pricing, fits: Iterable[Fitting], effort: Effort, below_us: float = inf) -> Iterator[Ranked]:
@@ -131,7 +145,7 @@ def in_order(pricing: Pricing, fits: Iterable[Fitting], effort: Effort, below_us
         us, known_by, memory, order, candidates = heappop(queue)
         plan = candidates[0].plan
         if known_by == SHARED:
-            for candidate in candidates:
+            for candidate in filter(None, map(pricing.settled, candidates)):
                 floor_us = timer.floor_us(candidate.plan)
                 if floor_us < below_us:
                     heappush(queue, _Open(floor_us, FLOOR, 0.0, candidate.order, [candidate]))
@@ -199,6 +213,13 @@ def fitting(
     return sure, near
 
 
+def partly_recomputed(space: Space, fits: Iterable[Fitting]) -> list[Fitting]:
+    """Return the candidates that recompute as few layers of each chunk as fit, of those that fit recomputing all."""
+    if space.rules is None or not space.rules.recomputes_some:
+        return []
+    return [Fitting(line.partly_recomputed, numbers) for line, numbers in fits if line.first.recomputes_all]
+
+
 @paused_collector()
 def rank(
     space: Space,
@@ -224,15 +245,16 @@ def rank(
         NoLayoutError: there is no candidate, or none may fit; the message says by how much.
     """
     pipelines = Pipelines(space)
-    pricing = Pricing(Timer(space, system, pipelines), Footprints(space, pipelines))
     limit = inf if memory_gib is None else memory_gib * GIB
+    certain = limit * (1.0 - MEMORY_ERROR)
+    pricing = Pricing(Timer(space, system, pipelines), Footprints(space, pipelines), certain)
     every = list(cells(space))
-    sure, tight = fitting(every, pricing.footprints, limit * (1.0 - MEMORY_ERROR), limit)
+    sure, tight = fitting(every, pricing.footprints, certain, limit)
     fits = [*sure, *tight] or fitting(every, pricing.footprints, limit, limit * (1.0 + MEMORY_ERROR))[1]
     if not fits:
         raise _without_layouts(space, pricing.footprints, memory_gib)
     effort = Effort()
-    ordered = in_order(pricing, sure or fits, effort)
+    ordered = in_order(pricing, [*(sure or fits), *partly_recomputed(space, sure)], effort)
     best, near_duplicates = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
     faster = _faster(pricing, tight, best[0].step_us, effort) if sure and unsure else []
     return Ranking(
@@ -274,8 +296,22 @@ def _faster(pricing: Pricing, fits: Iterable[Fitting], slowest_us: float, effort
 
 
 def recomputed(plan: Plan) -> str:
-    """Return what a candidate recomputes: the mode, with its modules."""
-    return f"{plan.recompute} ({', '.join(plan.modules)})" if plan.modules else str(plan.recompute)
+    """Return what a candidate recomputes: the mode, with its modules or layers."""
+    of = [*plan.modules] if plan.recompute_layers is None else [f"{counted(plan.recompute_layers, 'layer')} a chunk"]
+    return f"{plan.recompute} ({', '.join(of)})" if of else str(plan.recompute)
+
+
+def shared(plan: Plan) -> str:
+    """Return how replicas share out states: the ZeRO stage, with the ranks of a group."""
+    return f"ZeRO-{plan.zero_stage}" + (f" in groups of {plan.zero_group}" if plan.zero_group is not None else "")
+
+
+def experts_split(plan: Plan) -> str:
+    """Return how experts are split where that differs from all else; empty where it does not."""
+    split, tensor = plan.degrees.expert_split, plan.degrees.tensor
+    if split is None or split == tensor:
+        return ""
+    return "experts whole" if split == 1 else f"experts over {split} ranks"
 
 
 def described(plan: Plan) -> str:
@@ -284,9 +320,9 @@ def described(plan: Plan) -> str:
     parts = [f"tp {degrees.tensor}", f"pp {degrees.pipeline}", f"dp {degrees.data}"]
     parts += [f"cp {degrees.context}"] if degrees.context > 1 else []
     parts += [f"ep {degrees.expert}"] if degrees.expert > 1 else []
-    parts += ["experts whole"] if degrees.expert_split == 1 < degrees.tensor else []
+    parts += [experts] if (experts := experts_split(plan)) else []
     parts.append(f"micro-batch {plan.micro_batch_size}")
     parts += ["sequence parallel"] if plan.sequence_parallel else []
-    parts += [f"recompute {recomputed(plan)}", f"ZeRO-{plan.zero_stage}"]
+    parts += [f"recompute {recomputed(plan)}", shared(plan)]
     interleaving = f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""
     return ", ".join([*parts, plan.schedule + interleaving] if degrees.pipeline > 1 else parts)

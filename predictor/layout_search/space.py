@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
 from predictor.core.timeline.allowed_sizes import check
-from predictor.core.timeline.schedules import SCHEDULES
+from predictor.core.timeline.schedules import SCHEDULES, V_CHUNKS
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ZeroStage
-from predictor.core.workload.partition import uniform
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
 from predictor.core.workload.transformer import Attention, Loss, Transformer
+from predictor.layout_search.stage_split import Split, split_of
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
 SHORTEST_SEQUENCE_PART = 1024
@@ -26,7 +26,6 @@ ZERO_WITH_STAGES: tuple[ZeroStage, ...] = (
 )  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
 ZERO_ALONE: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 MAX_CHUNKS = 16
-# A search times stages with one end of the model each, which V-shaped schedules place on one.
 SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_searched)
 # One layer a chunk is published for 80 layers on 4 stages (NVIDIA/NeMo, llama3 70b on H200).
 MAX_CHUNKS_OF_FRAMEWORKS = 32
@@ -57,13 +56,25 @@ class Plan(NamedTuple):
     num_chunks: int
     modules: tuple[RecomputeModule, ...] = ()
     """What selective recomputation covers; the core of attention if empty."""
+    zero_group: int | None = None
+    """Neighbouring ranks that share out states, where not all of them do (HSDP)."""
+    recompute_layers: int | None = None
+    """Layers of each chunk that full recomputation applies to; all if None."""
 
+    @property
+    def chunks(self) -> tuple[int, bool]:
+        """Return the chunks of a stage, and whether the second ones come back up the stages."""
+        return self.num_chunks, SCHEDULES[self.schedule].v_shaped
 
-class Split(NamedTuple):
-    """Layers per stage, and per chunk where chunks differ."""
+    @property
+    def sharing(self) -> tuple[Degrees, ZeroStage, int | None]:
+        """Return the parallel sizes and how replicas share out states."""
+        return self.degrees, self.zero_stage, self.zero_group
 
-    stages: tuple[int, ...]
-    chunks: tuple[tuple[int, ...], ...] | None = None
+    @property
+    def recomputes_all(self) -> bool:
+        """Return whether every layer is computed again as a whole."""
+        return self.recompute is Recompute.FULL and self.recompute_layers is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +143,10 @@ class Space:
         """Return the ranks of a stage that may hold different experts, and those of them that lie side by side."""
         order = self.base.layout.rank_order
         sizes = {"tp": degrees.tensor, "cp": degrees.context, "dp": degrees.data}
-        if degrees.expert_split == 1:
+        split = degrees.expert_split
+        if split is not None:
             before = order if degrees.pipeline == 1 else order[: order.index("pp")]
-            return prod(sizes.values()), prod(sizes[name] for name in before if name != "pp")
+            return prod(sizes.values()) // split, max(1, prod(sizes[name] for name in before if name != "pp") // split)
         inner = "cp" if order.index("cp") < order.index("dp") else "dp"
         return degrees.data * degrees.context, sizes[inner]
 
@@ -142,7 +154,7 @@ class Space:
         """Return the most stages beside so many tensor-parallel ranks."""
         rules = self.rules
         alone = rules is not None and (rules.replicates_alone or (tp > 1 and not rules.tensor_with_stages))
-        return 1 if alone else self.model.num_layers
+        return 1 if alone or self.base.reference_model is not None else self.model.num_layers
 
     def _stays_inside(self, degrees: Degrees) -> bool:
         """Return whether tensor-parallel groups stay where they are to stay."""
@@ -179,9 +191,12 @@ class Space:
         if rules is not None and tp > 1 and not rules.expert_with_tensor:
             return []
         splits: list[int | None] = []
+        widths = experts.expert_ffn_hidden_size
         keeps_biases = rules is not None and not rules.splits_biased_experts and self.model.biases.of_ffn
-        if not self.keeps_experts_whole and not (keeps_biases and tp > 1) and experts.expert_ffn_hidden_size % tp == 0:
+        if not self.keeps_experts_whole and not (keeps_biases and tp > 1) and widths % tp == 0:
             splits.append(None)
+            if rules is not None and rules.splits_experts_otherwise:
+                splits += [size for size in divisors(tp, tp - 1)[1:] if widths % size == 0]
         if self.keeps_experts_whole or (rules is not None and rules.folds_experts and tp > 1):
             splits.append(1)
         step = degrees.context if rules is not None and rules.experts_hold_context else 1
@@ -205,7 +220,7 @@ class Space:
             own._rings(degrees.context)
             and degrees.pipeline <= own._most_stages(degrees.tensor)
             and degrees in experts
-            and plan.zero_stage in own.zeros(degrees)
+            and (plan.zero_stage, plan.zero_group) in own.sharings(degrees)
             and plan.sequence_parallel in own.sequence_parallels(degrees)
             and (plan.recompute, plan.modules) in own.recomputes()
             and (plan.schedule, plan.num_chunks) in own.orders(degrees, plan.num_micro_batches)
@@ -228,6 +243,21 @@ class Space:
             allowed = ZERO_ALONE if degrees.pipeline == 1 else ZERO_WITH_STAGES
         least = 1 if self.base.offload_optimizer and self.rules is not None else 0
         return [stage for stage in allowed if stage in self.zero_stages and stage >= least]
+
+    def sharings(self, degrees: Degrees) -> list[tuple[ZeroStage, int | None]]:
+        """Return the ZeRO stages, with the ranks of a group where groups of neighbours share out weights (HSDP).
+
+        A group holds the ranks of a node, or of an NVLink domain, at least: smaller ones need more memory and spare no
+        traffic between nodes.
+        """
+        stages = self.zeros(degrees)
+        if self.rules is None or not self.rules.shards_in_groups or 3 not in stages:
+            return [(stage, None) for stage in stages]
+        ranks, layout = degrees.data * degrees.context, self.layout(degrees)
+        sizes = [size for size in divisors(ranks, ranks - 1) if size % (degrees.context * degrees.expert) == 0]
+        inside = [size for size in sizes if size > 1 and layout.sharing_group(size).nodes == 1]
+        groups = [*inside[-1:], *(size for size in sizes if layout.sharing_group(size).nodes > 1)]
+        return [(stage, None) for stage in stages] + [(3, size) for size in groups]
 
     def sequence_parallels(self, degrees: Degrees) -> list[bool]:
         """Return whether sequence parallelism is a choice; with experts over tensor-parallel ranks it is a must."""
@@ -266,31 +296,36 @@ class Space:
                 continue
             if self._overlaps_experts and not SCHEDULES[name].chunks:
                 continue
-            counts = self._chunks(stages) if SCHEDULES[name].chunks else [1]
+            if self.rules is None and SCHEDULES[name].v_shaped and self.schedules == SEARCHED:
+                continue  # torchtitan's; without a framework for those that ask for it
+            counts = self._chunks(name, stages) if SCHEDULES[name].chunks else [1]
             orders += [
                 (name, count)
                 for count in counts
-                if check(name, stages, num_micro_batches, count) is None and self.split(stages, count) is not None
+                if check(name, stages, num_micro_batches, count) is None and self.split(stages, name, count) is not None
             ]
         return orders
 
-    def _chunks(self, stages: int) -> list[int]:
+    def _chunks(self, schedule: str, stages: int) -> list[int]:
         """Return numbers of chunks that a stage could hold."""
+        if SCHEDULES[schedule].v_shaped:
+            return [V_CHUNKS]
         if self.rules is not None:
             return list(range(2, MAX_CHUNKS_OF_FRAMEWORKS + 1))
         return divisors(self.model.num_layers // stages, MAX_CHUNKS)[1:]
 
-    def split(self, stages: int, chunks: int) -> Split | None:
+    def split(self, stages: int, schedule: str, chunks: int) -> Split | None:
         """Return how layers are split; None where the framework, or the chunks, cannot split so."""
-        return _split(self.rules, self.model.num_layers, stages, chunks)
+        model, v_shaped = self.model, SCHEDULES[schedule].v_shaped
+        return split_of(self.rules, model.num_layers, model.num_mtp_layers, stages, chunks, v_shaped)
 
     def layout(self, degrees: Degrees) -> Layout:
         """Return the layout of some degrees on the base's nodes."""
         return _laid_out(self.base.layout, degrees)
 
     def run(self, plan: Plan) -> TrainingRun:
-        """Return a candidate as a run; it recomputes all layers alike, whatever the configuration says."""
-        layers = self.split(plan.degrees.pipeline, plan.num_chunks)
+        """Return a candidate as a run; what it recomputes is its own, whatever the configuration says."""
+        layers = self.split(plan.degrees.pipeline, plan.schedule, plan.num_chunks)
         assert layers is not None
         return replace(
             self.base,
@@ -298,17 +333,20 @@ class Space:
             layout=self.layout(plan.degrees),
             layers_per_stage=layers.stages,
             layers_per_chunk=layers.chunks,
+            offload_parameters=False,
             offload_activation_layers=0,
+            offload_activations=False,
             offload_modules=(),
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,
-            recompute_num_layers=None,
+            recompute_num_layers=plan.recompute_layers,
             recompute_every=1,
             recompute_group_layers=1,
             recompute_modules=plan.modules,
             schedule=plan.schedule,
             zero_stage=plan.zero_stage,
+            zero_group_size=plan.zero_group,
             gradient_reduction="reduce_scatter" if self._scatters(plan.zero_stage) else "all_reduce",
             sequence_parallel=plan.sequence_parallel,
             virtual_pipeline_parallel_size=plan.num_chunks,
@@ -330,7 +368,8 @@ class Space:
 
     def model_of(self, plan: Plan) -> Transformer:
         """Return the model with the loss that the framework computes in a layout."""
-        rules = None if self.model.loss is Loss.FUSED_LINEAR else self.rules  # which has tensor_parallel_size 1 alone
+        stays = self.model.loss in (Loss.FUSED_LINEAR, Loss.SCORE)  # the former has tensor_parallel_size 1 alone
+        rules = None if stays else self.rules
         loss = None if rules is None else rules.loss(plan.degrees.tensor)
         return self.model if loss is None or loss is self.model.loss else _with_loss(self.model, loss)
 
@@ -346,17 +385,6 @@ def _laid_out(base: Layout, degrees: Degrees) -> Layout:
         expert_parallel_size=degrees.expert,
         expert_tensor_parallel_size=degrees.expert_split,
     )
-
-
-@lru_cache(maxsize=4096)
-def _split(rules: FrameworkRules | None, num_layers: int, stages: int, chunks: int) -> Split | None:
-    if rules is not None:
-        if (layers := rules.layers(num_layers, stages, chunks)) is not None:
-            return Split(tuple(layers))
-        each = rules.chunks(num_layers, stages, chunks)
-        return None if each is None else Split(tuple(map(sum, each)), tuple(map(tuple, each)))
-    shares = uniform(num_layers, stages)
-    return Split(tuple(shares)) if all(share % chunks == 0 for share in shares) else None
 
 
 @lru_cache(maxsize=64)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from predictor.core.workload.pipeline import Pipeline, pipeline
+from predictor.core.workload.pipeline import Kinds, Pipeline, pipeline
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.transformer import LayerKind
 from predictor.layout_search.space import Plan, Space
 
 Key = tuple[object, ...]
@@ -17,7 +19,7 @@ class Pipelines:
     def __init__(self, space: Space) -> None:
         """Prepare for a space."""
         self._space = space
-        self._pipelines: dict[tuple[int, int], Pipeline] = {}
+        self._pipelines: dict[Key, Pipeline] = {}
         self._latest: tuple[Plan, TrainingRun] | None = None
 
     def run(self, plan: Plan) -> TrainingRun:
@@ -28,7 +30,7 @@ class Pipelines:
 
     def of(self, plan: Plan) -> Pipeline:
         """Return the distinct stages of a candidate."""
-        key = plan.degrees.pipeline, plan.num_chunks
+        key = plan.degrees.pipeline, plan.chunks
         known = self._pipelines.get(key)
         if known is None:
             known = self._pipelines[key] = pipeline(self.run(plan))
@@ -38,5 +40,27 @@ class Pipelines:
 def shared_key(plan: Plan) -> Key:
     """Return the choices that a model chunk depends on; sharded gradients and weights depend on replicas too."""
     degrees = plan.degrees
-    shares = (plan.zero_stage, degrees) if plan.zero_stage >= 2 else (degrees.expert, degrees.expert_split)
+    shares: Key = plan.sharing if plan.zero_stage >= 2 else (degrees.expert, degrees.expert_split)
     return degrees.tensor, degrees.context, plan.sequence_parallel, plan.micro_batch_size, shares
+
+
+def alike_layers(plan: Plan) -> tuple[Plan, Plan]:
+    """Return candidates whose layers are all as those that a candidate computes again, and as its others."""
+    if plan.recompute_layers is None:
+        return plan, plan
+    again = plan._replace(recompute_layers=None)
+    return again, again._replace(recompute=Recompute.NONE)
+
+
+def parted(plan: Plan, layers: Kinds) -> list[tuple[LayerKind, int, bool]]:
+    """Return a chunk's layers by kind, each with whether the candidate's recomputation applies; its first ones are."""
+    left = plan.recompute_layers
+    if left is None:
+        return [(kind, count, True) for kind, count in layers]
+    found = []
+    for kind, count in layers:
+        again = min(left, count)
+        left -= again
+        found += [(kind, again, True)] if again else []
+        found += [(kind, count - again, False)] if count > again else []
+    return found

@@ -33,7 +33,7 @@ from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import generator_launches, layer_block
 from predictor.layout_search.space import Plan, Space
-from predictor.layout_search.stages import ROUNDING, Key, Pipelines, shared_key
+from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
@@ -143,8 +143,8 @@ class Timer:
 
     def shared_floor_key(self, plan: Plan) -> Key:
         """Return the choices that a candidate's shared floor depends on, the micro-batch aside."""
-        key = plan.degrees, plan.sequence_parallel, plan.recompute is Recompute.FULL, plan.num_chunks
-        return key if self._shares_floor(plan) else (*key, plan.zero_stage, self._layered_as(plan))
+        key = plan.degrees, plan.sequence_parallel, plan.recomputes_all, plan.chunks
+        return key if self._shares_floor(plan) else (*key, plan.sharing, self._layered_as(plan))
 
     def shared_floor_us(self, plan: Plan) -> float:
         """Return a time that the steps of all candidates with the same key and micro-batch are no shorter than.
@@ -177,10 +177,10 @@ class Timer:
         return self._floor_us(plan, self._layered_as(plan))
 
     def _floor_us(self, plan: Plan, layered_as: str) -> float:
-        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
-            plan = plan._replace(recompute=Recompute.NONE, modules=())
+        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP) or plan.recompute_layers is not None:
+            plan = plan._replace(recompute=Recompute.NONE, modules=(), recompute_layers=None)
         shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
-        key = (shared, count, plan.recompute, degrees.pipeline, plan.num_chunks, layered_as)
+        key = (shared, count, plan.recompute, degrees.pipeline, plan.chunks, layered_as)
         known = self._floors.get(key)
         if known is None:
             pipeline = self._pipelines.of(plan)
@@ -237,29 +237,34 @@ class Timer:
             plan.num_micro_batches,
             plan.recompute,
             plan.modules,
+            plan.recompute_layers,
             plan.degrees.pipeline,
-            plan.num_chunks,
+            plan.chunks,
             self._layered_as(plan),
         )
         known = self._works.get(key)
         if known is None:
             stages = self._pipelines.of(plan)
-            layers = {kind: self._layer(plan, shared, kind) for kind in stages.kinds}
-            works = [self._chunk(plan, shared, chunk, layers) for chunk in stages.chunks]
+            again, whole = (
+                {kind: self._layer(alike, shared, kind) for kind in stages.kinds} for alike in alike_layers(plan)
+            )
+            works = [self._chunk(plan, shared, chunk, again, whole) for chunk in stages.chunks]
             known = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
         return known
 
-    def _chunk(self, plan: Plan, shared: Key, chunk: Chunk, layers: dict[LayerKind, Work]) -> Work:
-        """Return the work of a chunk: its edge and its layers."""
+    def _chunk(
+        self, plan: Plan, shared: Key, chunk: Chunk, again: dict[LayerKind, Work], whole: dict[LayerKind, Work]
+    ) -> Work:
+        """Return the work of a chunk: its edge and its layers, computed again or not."""
         forward, backward, weight = self._edge(plan, shared, chunk.is_first, chunk.is_last)
-        for kind, count in chunk.layers:
-            layer = layers[kind]
+        for kind, count, is_again in parted(plan, chunk.layers):
+            layer = (again if is_again else whole)[kind]
             forward += layer.forward * count
             backward += layer.backward * count
             weight += layer.weight * count
         if plan.zero_stage >= 2 and chunk.layers and self._overlaps:
             kind = chunk.layers[0][0]
-            first, other = self._layer_exactly(plan, shared, kind, is_first=True), layers[kind]
+            first, other = self._layer_exactly(plan, shared, kind, is_first=True), again[kind]
             forward += first.forward - other.forward
             backward += first.backward - other.backward
             weight += first.weight - other.weight
@@ -371,7 +376,7 @@ class Timer:
 
     def _stage_ends(self, plan: Plan) -> list[End]:
         """Return the end of the step of every distinct stage."""
-        key = (plan.degrees, plan.zero_stage, plan.num_chunks)
+        key = (plan.sharing, plan.chunks)
         known = self._ends.get(key)
         if known is None:
             run = self._pipelines.run(plan)

@@ -50,8 +50,8 @@ def ranking(layouts: Sequence[Timed]) -> Ranking:
     return Ranking(tau, chosen == fastest, chosen / fastest - 1.0)
 
 
-def _job_of(row: Row, batch: object) -> str:
-    """Return what the layouts of one job have in common."""
+def job_of(row: Row, batch: object) -> str:
+    """Return what layouts of one job have in common."""
     step = row.compared.step
     training = {key: value for key, value in step.config["training"].items() if not key.startswith(LAYOUT_KEYS)}
     job = (step.groups[0], step.config["system"], step.config.get("cluster"), step.config["model"], training, batch)
@@ -71,7 +71,7 @@ def jobs(rows: Iterable[Row], free_batch: bool = False) -> dict[str, list[list[T
         samples = run.micro_batch_size * run.num_micro_batches * run.layout.data_parallel_size
         each = samples if free_batch else 1
         timed = Timed(row.compared.seconds / each, step.seconds / each)
-        job = step.groups[0], _job_of(row, None if free_batch else samples)
+        job = step.groups[0], job_of(row, None if free_batch else samples)
         measured[job][repr(step.config)].append(timed)
     found: dict[str, list[list[Timed]]] = defaultdict(list)
     for (group, _), layouts in measured.items():

@@ -15,7 +15,8 @@ from predictor.core.blocks.layer import LayerSettings, layer_rows
 from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.costs.operator import DATA_GRADIENT, FP32_WEIGHT_GRADIENT
 from predictor.core.schema.presets import preset, preset_names
-from predictor.core.transforms.lora import Lora, QuantizedBase
+from predictor.core.transforms.few_bits import QuantizedBase
+from predictor.core.transforms.lora import Lora
 from predictor.core.workload import edges, layer, layer_table
 from predictor.core.workload import run as run_module
 from predictor.core.workload.architecture import Architecture
@@ -31,8 +32,10 @@ from predictor.core.workload.run_choices import (
     GemmRecipe,
     GraphModule,
     OffloadModule,
+    Optimizer,
     Recompute,
     RecomputeModule,
+    Reference,
 )
 from predictor.core.workload.software import Framework
 from predictor.core.workload.switches import Ffn, Loss, Positions
@@ -151,6 +154,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "expert_dispatcher": tuple(ExpertDispatcher),
     "overlap_expert_parallel": (True, False),
     "fused_experts": (True,),
+    "optimizer": (Optimizer.MUON,),
     "optimizer_state_bytes": (4.0,),
     "framework": (Framework.DEEPSPEED,),
     "layers_per_chunk": (((1, 1),),),
@@ -159,7 +163,12 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
     "host_threads": (1,),
     "host_simd": (False,),
     "pinned_offload": (False,),
+    "offload_parameters": (True,),
     "offload_activation_layers": (1,),
+    "offload_activations": (True,),
+    "overlap_activation_offload": (False,),
+    "reference_model": (Reference.SEPARATE,),
+    "reference_passes": (3,),
     "host_slowdown": (2.0,),
     "conditions": (Conditions.TUNED, Conditions.ORDINARY),
     "offload_modules": ((OffloadModule.CORE_ATTENTION,),),
@@ -167,7 +176,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
         None,
         Lora(8),
         Lora(16, share_expert_adapters=False),
-        Lora(8, dropout=0.1, fp32=True, quantized_base=QuantizedBase.NF4),
+        Lora(8, dropout=0.1, fp32=True, quantized_base=QuantizedBase.NF4, dora=True),
     ),
 }
 OF_A_LAYOUT: dict[str, tuple[Any, ...]] = {

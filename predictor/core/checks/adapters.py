@@ -6,7 +6,8 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import must_divide
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import TrainingSection
-from predictor.core.transforms.lora import EVERY_LINEAR, EVERY_PART, PARTS, Lora, LoraTarget, QuantizedBase
+from predictor.core.transforms.few_bits import QuantizedBase
+from predictor.core.transforms.lora import EVERY_LINEAR, EVERY_PART, PARTS, Lora, LoraTarget
 from predictor.core.workload.transformer import Transformer
 
 KEY = "training.lora.targets"
@@ -45,20 +46,25 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
     _check_ranks(lora, model, layout)
     if lora.quantized_base is QuantizedBase.INT8 and model.experts is not None:
         raise ConfigError("training.lora.quantized_base is int8; of experts only four bits are modelled: write nf4")
-    if lora.quantized_base is not None and (layout.zero_stage >= 3 or training.gemm_recipe is not None):
-        key = (
-            "parallelism.zero_stage is 3"
-            if layout.zero_stage >= 3
-            else f"training.gemm_recipe is {training.gemm_recipe}"
-        )
+    if lora.quantized_base is QuantizedBase.INT8 and layout.zero_stage >= 3:
         raise ConfigError(
-            f"{key} with training.lora.quantized_base; only whole weights in four or eight bits, with no recipe, are "
-            "modelled: use zero_stage 0, 1 or 2 and no gemm_recipe"
+            "parallelism.zero_stage is 3 with training.lora.quantized_base int8; of weights in few bits those in four "
+            "are sharded alone: write nf4, or zero_stage 0, 1 or 2"
+        )
+    if lora.quantized_base is not None and training.gemm_recipe is not None:
+        raise ConfigError(
+            f"training.gemm_recipe is {training.gemm_recipe} with training.lora.quantized_base, whose products run in "
+            "16 bits; leave gemm_recipe out"
         )
 
 
 def _check_ranks(lora: Lora, model: Transformer, layout: ParallelismSection) -> None:
     must_divide("tensor_parallel_size", layout.tensor_parallel_size, "rank", lora.rank)
+    if lora.dora and layout.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"tensor_parallel_size is {layout.tensor_parallel_size} with training.lora.dora, which is not modelled; "
+            "use 1"
+        )
     if not lora.normalize_moe_lora:
         return
     if model.experts is None:

@@ -6,9 +6,11 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.checks.pipeline_layout import Split
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
+from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.workload.run_choices import OffloadModule, Recompute
 
+ACTIVATIONS = ("offload_activation_layers", "offload_activations", "offload_modules")
 OF_EXPERTS = (OffloadModule.EXPERT_UP, OffloadModule.MOE_ACTIVATION, OffloadModule.FUSED_EXPERTS)
 
 
@@ -19,7 +21,7 @@ def check_offloading(training: TrainingSection, system: PublishedSystem) -> None
         ConfigError: the system does not say them.
     """
     hardware = system.hardware
-    for key in ("offload_optimizer", "offload_activation_layers", "offload_modules"):
+    for key in ("offload_optimizer", "offload_parameters", *ACTIVATIONS):
         if getattr(training, key) and hardware.links.host_gb_per_s is None:
             raise ConfigError(
                 f"training.{key} is given; {system.name} does not say how fast its host memory is reached, so set "
@@ -38,24 +40,50 @@ def check_chunk_layers(config: RunConfig, split: Split) -> None:
     Raises:
         ConfigError: they are not there, or keep nothing.
     """
-    training, sharding = config.training, config.parallelism
-    if training.offload_optimizer and sharding.fp32_parameters:
-        raise ConfigError(
-            f"offload_optimizer is {training.offload_optimizer:g} with fp32_parameters, whose fp32 weights the forward "
-            "pass needs; FSDP's offloading is not modelled, so set it to 0"
-        )
+    training = config.training
+    _check_parameters(training, config.parallelism)
     layers = training.offload_activation_layers
     even = [-(-layers // split.num_chunks) for layers in split.stages]
     most = max(even if split.chunks is None else [max(chunks) for chunks in split.chunks])
     for name in ("offload_activation_layers", "recompute_group_layers"):
         if getattr(training, name) > max(1, most):
             raise ConfigError(f"{name} is {getattr(training, name)}; no model chunk has more than {most} layers")
-    if layers and training.offload_modules:
-        raise ConfigError("offload_activation_layers and offload_modules are both given; leave one out")
+    given = [key for key in ACTIVATIONS if getattr(training, key)]
+    if len(given) > 1:
+        raise ConfigError(f"{given[0]} and {given[1]} are both given; leave one out")
     if (layers or training.offload_modules) and training.recompute is Recompute.FULL:
         key = "offload_activation_layers" if layers else "offload_modules"
-        raise ConfigError(f"{key} is given with recompute: full, which keeps no activations to offload; use selective")
+        raise ConfigError(
+            f"{key} is given with recompute: full, which keeps no activations but its inputs; use selective, or "
+            "offload_activations, which offloads those"
+        )
     _check_modules(training, config.model.moe is not None)
+
+
+def _check_parameters(training: TrainingSection, sharding: ParallelismSection) -> None:
+    """Refuse weights in host memory that are not sharded, and fp32 weights apart from their states."""
+    share = training.offload_optimizer
+    if not training.offload_parameters:
+        if share and sharding.fp32_parameters:
+            raise ConfigError(
+                f"offload_optimizer is {share:g} with fp32_parameters, whose fp32 weights the forward pass needs; "
+                "FSDP offloads both: set offload_parameters to true, or offload_optimizer to 0"
+            )
+        return
+    if sharding.zero_stage < 3:
+        raise ConfigError(
+            f"offload_parameters is true; only ZeRO-3 and FSDP keep shards of weights, and zero_stage is "
+            f"{sharding.zero_stage}: set it to 3"
+        )
+    if not sharding.reshard_after_forward:
+        raise ConfigError(
+            "offload_parameters is true with reshard_after_forward: false, which is not modelled; set that to true"
+        )
+    if sharding.fp32_parameters and share < 1.0:
+        raise ConfigError(
+            f"offload_parameters is true with fp32_parameters, and offload_optimizer is {share:g}; FSDP updates its "
+            "weights where they are, so set offload_optimizer to 1"
+        )
 
 
 def _check_modules(training: TrainingSection, has_experts: bool) -> None:

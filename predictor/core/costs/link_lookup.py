@@ -63,9 +63,9 @@ def _by_links(
     """Return the regressor of a collective by its bytes; None where the links were not measured."""
     bytes_as = MESSAGE if collective.name in DIRECT_COLLECTIVES else RING
     steps_as = MESSAGE if collective.name == MESSAGE else RING
-    inside, between, steps_inside, steps_between = (
-        _link_use(role, name, files, donor) for name in (bytes_as, steps_as) for role in ("intra_node", "inter_node")
-    )
+    inside = _link_use("intra_node", bytes_as, files, donor)
+    steps_inside = _link_use("intra_node", steps_as, files, donor)
+    between = steps_between = _link_use("inter_node", steps_as, files, donor)
     if inside is None or between is None or steps_inside is None or steps_between is None:
         return None
     if in_graphs:

@@ -1,7 +1,9 @@
 """Time a collective that was not measured by its bytes over the links.
 
 The efficiency of the links follows from measured collectives: ``all_reduce`` for ring collectives, ``point_to_point``
-for direct messages. Those of a donor are scaled by the ratio of the link bandwidths.
+for direct messages. A message has two channels to the network (NCCL, src/graph/paths.cc, ncclTopoGetNchannels) and
+leaves a third of a 400 Gb/s interface idle; the messages of an all-to-all to many peers fill it as a ring does (48 of
+50 GB/s: NVIDIA/nccl-tests, issue 267). Those of a donor are scaled by the ratio of the link bandwidths.
 Derivation and check: docs/adr/0013-transfer.md.
 """
 

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Any
 
 from predictor.core.base.errors import ConfigError, nearest
+from predictor.core.plan.layer_splits import Split, in_order
 from predictor.core.workload.frameworks import PYTORCH_DDP, TORCHTITAN_DDP, TORCHTITAN_FSDP2
 from predictor.core.workload.parallelism_keys import BUCKET_ELEMENTS, ZeroStage
-from predictor.core.workload.partition import uniform
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
 from predictor.core.workload.software import Framework
@@ -22,14 +22,6 @@ class SequenceParallel(Enum):
     CHOICE = "a switch"
     ALWAYS = "with tensor parallelism"
     NEVER = "not at all"
-
-
-class Split(Enum):
-    """How layers may be spread over pipeline stages."""
-
-    EVEN = "layers divide over stages and chunks"
-    ENDS = "layers divide, embedding and loss counted as layers where they must, or first and last stage hold fewer"
-    ANY = "the first stages may hold a layer more"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +49,9 @@ class FrameworkRules:
         offloads_optimizer: its states may stay in host memory, where nothing else fits.
         names_split: an even split has to be said, as the framework's own default is another.
         replicates_alone: data parallelism is its only parallelism.
+        shards_in_groups: groups of neighbours may share out weights, each of the whole model (HSDP).
+        splits_experts_otherwise: experts may be split over fewer ranks than all else.
+        recomputes_some: full recomputation may leave out the last layers of a chunk.
         sums_whole_buckets: ZeRO stage 1 all-reduces gradients instead of scattering them.
         source: of each rule.
     """
@@ -83,6 +78,9 @@ class FrameworkRules:
     offloads_optimizer: bool = False
     sums_whole_buckets: bool = False
     replicates_alone: bool = False
+    shards_in_groups: bool = False
+    splits_experts_otherwise: bool = False
+    recomputes_some: bool = False
     names_split: bool = False
 
     def zeros(self, tensor: int, pipeline: int, is_plain: bool) -> tuple[ZeroStage, ...]:
@@ -98,43 +96,9 @@ class FrameworkRules:
             allowed = tuple(stage for stage in allowed if stage in self.zero_with_tensors)
         return allowed[-1:] if self.shards_always and not is_plain else allowed
 
-    def chunks(self, num_layers: int, stages: int, chunks: int) -> list[list[int]] | None:
-        """Return layers per stage and chunk where no number of chunks splits the layers of these stages evenly.
-
-        All chunks but the model's first and last are full, and the last one, which ends in the loss, is the shortest:
-        NVIDIA's layouts of DeepSeek-V3. None where the ends would hold too many layers, or none.
-
-        >>> MEGATRON.chunks(61, 4, 4)
-        [[4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 4], [4, 4, 4, 1]]
-        """
-        if self.split is not Split.ENDS or chunks == 1 or 0 in (num_layers % stages, (num_layers + 2) % stages):
-            return None
-        each = -(-num_layers // (stages * chunks))
-        ends = num_layers - each * (stages * chunks - 2)
-        if not 1 <= ends < 2 * each:
-            return None
-        first = min(each, ends)
-        in_order = [first, *[each] * (stages * chunks - 2), ends - first]
-        return [in_order[stage::stages] for stage in range(stages)]
-
-    def layers(self, num_layers: int, stages: int, chunks: int) -> list[int] | None:
-        """Return layers per stage; None where the framework cannot split so evenly.
-
-        >>> MEGATRON.layers(126, 8, 8)
-        [15, 16, 16, 16, 16, 16, 16, 15]
-        >>> MEGATRON.layers(61, 8, 1)
-        [7, 8, 8, 8, 8, 8, 8, 6]
-        """
-        if num_layers % (stages * chunks) == 0:
-            return uniform(num_layers, stages)
-        if self.split is Split.ANY and chunks == 1:
-            return uniform(num_layers, stages)
-        each = (num_layers + 2) // stages
-        if self.split is not Split.ENDS:
-            return None
-        if (num_layers + 2) % (stages * chunks) == 0 and each > chunks:
-            return [each - 1, *[each] * (stages - 2), each - 1]
-        return _lighter_ends(num_layers, stages) if chunks == 1 else None
+    def in_order(self, num_layers: int, stages: int, chunks: int, num_mtp_layers: int = 0) -> list[int] | None:
+        """Return the layers of every chunk of a pipeline in the model's order; None where it cannot split so."""
+        return in_order(self.split, num_layers, stages, chunks, num_mtp_layers)
 
     def fields(self, base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
         """Return the switches of a run that depend on its layout, by their names in a run and in ``parallelism``.
@@ -165,16 +129,6 @@ class FrameworkRules:
         if self.name in (*ON_MEGATRON_CORE, GPT_NEOX_ENGINE.name, TRAINER.name):
             return None
         return Loss.TORCH if tensor == 1 else Loss.VOCABULARY_PARALLEL
-
-
-def _lighter_ends(num_layers: int, stages: int) -> list[int] | None:
-    """Return a split whose first and last stage share what full stages between them leave; None where that is nothing.
-
-    Source: Megatron-LM's --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers.
-    """
-    each = -(-num_layers // stages)
-    rest = num_layers - each * (stages - 2)
-    return [rest - rest // 2, *[each] * (stages - 2), rest // 2] if rest > 1 else None
 
 
 def _megatron_fields(base: TrainingRun, zero_stage: int, pipeline: int, sequence_parallel: bool) -> dict[str, Any]:
@@ -240,7 +194,8 @@ MEGATRON = FrameworkRules(
         "1F1B, whose micro-batches come in groups of the pipeline's size. "
         "megatron/core/transformer/pipeline_parallel_layer_layout.py: layers of every chunk (--pipeline-model-parallel-"
         "layout). megatron/core/parallel_state.py: expert-tensor-parallel groups of their own. "
-        "megatron/core/transformer/transformer_config.py: recompute_granularity selective or full; experts with biases "
+        "megatron/core/transformer/transformer_config.py: recompute_granularity selective or full, the latter of the "
+        "first recompute_num_layers of a chunk (recompute_method block); experts with biases "
         "whole on a rank (core 0.19.2, num_moe_experts with add_bias_linear)"
     ),
     schedules=("1f1b", "interleaved_1f1b"),
@@ -251,6 +206,8 @@ MEGATRON = FrameworkRules(
     folds_experts=True,
     splits_biased_experts=False,
     offloads_optimizer=True,
+    splits_experts_otherwise=True,
+    recomputes_some=True,
 )
 MEGATRON_BRIDGE = replace(
     MEGATRON,
@@ -265,25 +222,28 @@ TORCHTITAN = FrameworkRules(
     label="torchtitan",
     software=Framework.TORCHTITAN,
     source=(
-        "torchtitan torchtitan/models/llama3/infra/parallelize.py: FSDP2 shards weights, kept over a pipeline's "
+        "torchtitan torchtitan/models/llama3/infra/parallelize.py: FSDP2 shards weights, in groups where "
+        "data_parallel_replicate_degree asks for it, kept over a pipeline's "
         "micro-batches; DDP knows no other parallelism; tensor-parallel norms are sequence-parallel, and the loss is "
         "vocabulary-parallel then. torchtitan/distributed/parallel_dims.py: expert-parallel ranks hold the "
         "context-parallel ones, and since 0.3 the tensor-parallel ones, so that experts are whole; tensor × 2 × "
         "context parallel size divides the sequence. "
-        "torchtitan/distributed/pipeline_parallel.py: a step's samples are one round of micro-batches; the first "
-        "stages hold a layer more where layers do not divide. torchtitan/config/job_config.py: "
+        "torchtitan/distributed/pipeline_parallel.py: a step's samples are one round of micro-batches; embedding and "
+        "output count as a layer each (first_stage_less_layers, last_stage_less_layers); schedules are torch's, the "
+        "V-shaped ones with two chunks a stage. torchtitan/config/job_config.py: "
         "activation_checkpoint.mode none, selective (op) or full"
     ),
-    schedules=("1f1b", "all_forward_all_backward", "interleaved_1f1b"),
+    schedules=("1f1b", "all_forward_all_backward", "interleaved_1f1b", "zbv", "dualpipe_v"),
     zero_alone=(0, 3),
     zero_with_stages=(3,),
     recomputes=(Recompute.NONE, Recompute.PER_OP, Recompute.FULL),
     shards_always=True,
     sequence_parallel=SequenceParallel.ALWAYS,
-    split=Split.ANY,
+    split=Split.COUNTED,
     experts_hold_context=True,
     folds_experts=True,
     splits_shared_experts=False,
+    shards_in_groups=True,
 )
 DEEPSPEED_ENGINE = FrameworkRules(
     name="deepspeed",

@@ -18,7 +18,8 @@ HOST_UPDATE = ("host_threads", "host_simd", "pinned_offload")
 
 def host_update(training: TrainingSection) -> dict[str, Any]:
     """Return keys of the host's update as a run has them that keeps no states there: at their defaults."""
-    return {} if training.offload_optimizer else {key: getattr(TrainingKeys, key) for key in HOST_UPDATE}
+    offloads = training.offload_optimizer or training.offload_parameters
+    return {} if offloads else {key: getattr(TrainingKeys, key) for key in HOST_UPDATE}
 
 
 def adapters(training: TrainingSection, zero_stage: int) -> Lora | None:

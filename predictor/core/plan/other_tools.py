@@ -21,10 +21,10 @@ def other_format(path: Path, content: dict[str, Any]) -> str | None:
     Raises:
         ConfigError: it is of a tool that is not read, or of nobody who is known.
     """
-    if OWN_KEYS & content.keys() or not path.is_file() or is_of_trainer(content):
+    if OWN_KEYS & content.keys() or is_of_trainer(content):
         return None
     foreign, is_mostly_own = _foreign_keys(content)
-    if not foreign:
+    if not foreign or (is_mostly_own and not path.is_file()):
         return None
     told = readers().of_configuration(path)
     if told is not None or is_mostly_own:

@@ -13,8 +13,10 @@ from predictor.core.checks.expert_layout import check_expert_parallel
 from predictor.core.checks.kernels import check_kernels
 from predictor.core.checks.lengths import with_lengths
 from predictor.core.checks.offloading import check_chunk_layers
+from predictor.core.checks.optimizer import check_optimizer
 from predictor.core.checks.pipeline_layout import Split, check_chunks, split_of
 from predictor.core.checks.recomputation import check_recomputation
+from predictor.core.checks.reference import check_reference
 from predictor.core.plan.model import transformer
 from predictor.core.plan.of_training import adapters, conditions_of, host_update, with_routing
 from predictor.core.schema.model_section import ModelSection
@@ -255,6 +257,7 @@ def _model(config: RunConfig) -> Transformer:
         ConfigError: it cannot be split so, or has not what is to be recomputed.
     """
     check_recomputation(config.training, config.model)
+    check_optimizer(config.training)
     check_kernels(config.training, config.parallelism, config.model)
     check_fp8_attention(config.training, config.model)
     model = transformer(config.model)
@@ -262,6 +265,7 @@ def _model(config: RunConfig) -> Transformer:
         model = compiled_model(model)
     model = with_lengths(model, config.training)
     check_lora(model, config.training, config.parallelism)
+    check_reference(model, config.training, config.parallelism)
     _check_tensor_parallel(config.model, config.parallelism, model.ffn_hidden_size)
     _check_sequence(config.model, config.parallelism)
     _check_mixers(config.model, config.parallelism.tensor_parallel_size, config.parallelism.context_parallel_size)

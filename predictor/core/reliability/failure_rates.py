@@ -1,26 +1,27 @@
-"""Failure rates from counted interruptions of clusters, with the spread between clusters."""
+"""Rates of failures, stops and planned stops from what clusters counted, with the spread between clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from math import exp, inf, log, sqrt
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.hardware.hardware import Gpu, HardwareModel
+from predictor.core.reliability.another import Another, another
 
 DATA = Path(__file__).with_name("clusters.yaml")
+DAYS_PER_MONTH = 30.0
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
+Recovery = Literal["automatic", "manual"]
 GENERATIONS: dict[str | None, Generation] = {"mma": "ampere", "wgmma": "hopper", "tcgen05": "blackwell"}
-# Clusters of one generation that tell its rate by themselves; with fewer, those of all generations do.
-ENOUGH = 3
 
 
 class Kind(StrEnum):
@@ -34,20 +35,36 @@ class Kind(StrEnum):
 
 
 class Cluster(HardwareModel):
-    """Interruptions that one cluster counted."""
+    """What one cluster or training counted; a part that it did not publish is None."""
 
     name: str
-    generation: Generation
-    gpus: int = Field(gt=0)
-    gpu_hours: float = Field(gt=0)
-    interruptions: int = Field(gt=0)
+    generation: Generation | None = None
+    gpu_hours: float | None = Field(default=None, gt=0)
+    interruptions: int | None = Field(default=None, gt=0)
     kinds: dict[Kind, int] = Field(default_factory=dict)
+    planned_stops: int | None = Field(default=None, gt=0)
+    days: float | None = Field(default=None, gt=0)
+    recovery: Recovery | None = None
+    stop_minutes: float | None = Field(default=None, gt=0)
     source: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Cluster:
+        """Refuse a count without what it is counted over."""
+        pairs = {
+            "interruptions": self.gpu_hours,
+            "planned_stops": self.days,
+            "stop_minutes": self.recovery,
+        }
+        for key, over in pairs.items():
+            if (getattr(self, key) is None) != (over is None):
+                raise ValueError(f"{self.name}: {key} is counted over gpu_hours, days or by recovery; give both")
+        return self
 
     @property
     def per_gpu_hour(self) -> float:
-        """Return the interruptions in a GPU-hour."""
-        return self.interruptions / self.gpu_hours
+        """Return the interruptions in a GPU-hour; not a number where they were not counted."""
+        return (self.interruptions or 0) / (self.gpu_hours or inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +86,7 @@ class FailureRates:
 
 @lru_cache(maxsize=1)
 def clusters() -> tuple[Cluster, ...]:
-    """Return the clusters whose interruptions were published."""
+    """Return the clusters and trainings whose counts were published."""
     return tuple(Cluster.model_validate({"name": name, **facts}) for name, facts in read_mapping(DATA).items())
 
 
@@ -78,31 +95,45 @@ def generation_of(gpu: Gpu) -> Generation | None:
     return GENERATIONS.get(gpu.matrix_instruction)
 
 
-def _spread(known: Sequence[Cluster]) -> float:
-    """Return the standard deviation of a new cluster's log rate: between clusters, and of their mean."""
-    logs = [log(cluster.per_gpu_hour) for cluster in known]
-    if len(logs) < 2:
-        return inf
-    mean = fmean(logs)
-    counted = fmean(1.0 / cluster.interruptions for cluster in known)  # variance of a log of a Poisson count
-    between = max(sum((each - mean) ** 2 for each in logs) / (len(logs) - 1) - counted, 0.0)
-    return sqrt(between * (1.0 + 1.0 / len(logs)))
+def _known(without: Collection[str]) -> list[Cluster]:
+    return [cluster for cluster in clusters() if cluster.name not in without]
 
 
-def failure_rates(generation: Generation | None, without: Collection[str] = ()) -> FailureRates:
+@lru_cache(maxsize=64)
+def failure_rates(generation: Generation | None, without: frozenset[str] = frozenset()) -> FailureRates:
     """Return the rates of a cluster of a generation.
 
     Args:
-        generation: of its GPUs; None: all generations.
+        generation: of its GPUs; None: of unknown ones.
         without: clusters that take no part, by name.
     """
-    every = [cluster for cluster in clusters() if cluster.name not in without]
-    alike = [cluster for cluster in every if cluster.generation == generation]
-    known = alike if len(alike) >= ENOUGH else every
-    counted = [cluster for cluster in every if cluster.kinds]
+    counted = [cluster for cluster in _known(without) if cluster.interruptions is not None]
+    by_generation: dict[str | None, list[float]] = {}
+    for cluster in counted:
+        by_generation.setdefault(cluster.generation, []).append(cluster.per_gpu_hour)
+    # The variance of the log of a Poisson count is about one over the count.
+    rate = another(by_generation, generation, [1.0 / (cluster.interruptions or 1) for cluster in counted])
     # Each cluster counts once, however long it counted: another cluster is one more draw of the same kind.
+    by_kind = [cluster for cluster in counted if cluster.kinds]
     shares = {
-        kind: fmean(cluster.kinds.get(kind, 0) / sum(cluster.kinds.values()) for cluster in counted) for kind in Kind
+        kind: fmean(cluster.kinds.get(kind, 0) / sum(cluster.kinds.values()) for cluster in by_kind) for kind in Kind
     }
-    median = exp(fmean(log(cluster.per_gpu_hour) for cluster in known))
-    return FailureRates(median, _spread(known), shares, ", ".join(cluster.name for cluster in known))
+    return FailureRates(rate.median, rate.spread, shares, ", ".join(cluster.name for cluster in counted))
+
+
+@lru_cache(maxsize=64)
+def stop_minutes(recovery: Recovery, without: frozenset[str] = frozenset()) -> Another:
+    """Return the mean time from a failure to the first new step of one more team that recovers in a way."""
+    by_recovery: dict[str | None, list[float]] = {}
+    for cluster in _known(without):
+        if cluster.stop_minutes is not None:
+            by_recovery.setdefault(cluster.recovery, []).append(cluster.stop_minutes)
+    return another(by_recovery, recovery)
+
+
+@lru_cache(maxsize=64)
+def planned_per_month(without: frozenset[str] = frozenset()) -> Another:
+    """Return the planned stops of one more training in 30 days."""
+    counted = [cluster for cluster in _known(without) if cluster.planned_stops is not None]
+    months = [(cluster.planned_stops or 0, (cluster.days or inf) / DAYS_PER_MONTH) for cluster in counted]
+    return another({None: [stops / each for stops, each in months]}, None, [1.0 / stops for stops, _ in months])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, expm1, inf, log1p, sqrt
+from math import exp, expm1, inf, log1p
 
 from predictor.core.reliability.checkpointing import Checkpointing
 from predictor.core.reliability.job import Job
@@ -93,33 +93,3 @@ def interruptions(
     lost = Moments(lost.mean + checkpointing.write_hours, lost.variance)
     stop, begun = _stop(reliability.stop_hours * longer, reliability.stop_variation, checkpointing.read_hours, rate)
     return Interruptions(hours / checkpointing.interval_hours, expm1(rate * length), lost, stop, begun)
-
-
-def erlang_b(servers: int, load: float) -> float:
-    """Return the probability that all servers are busy, where arrivals that find them busy are lost.
-
-    Erlang's loss formula; it holds for any distribution of the service time.
-
-    >>> round(erlang_b(1, 0.25), 3)
-    0.2
-    """
-    if servers > load + 12.0 * sqrt(load) + 12.0:
-        return 0.0
-    blocked = 1.0
-    for number in range(1, servers + 1):
-        blocked = load * blocked / (number + load * blocked)
-    return blocked
-
-
-def missing_nodes(spares: int, load: float) -> float:
-    """Return the mean number of nodes that are out beyond the spares; the number out is Poisson-distributed."""
-    if spares > load + 12.0 * sqrt(load) + 12.0:
-        return 0.0
-    if load > LARGEST_EXPONENT:
-        return max(load - spares, 0.0)
-    term, below, short = exp(-load), 0.0, 0.0
-    for number in range(spares):
-        below += term
-        short += (spares - number) * term
-        term *= load / (number + 1)
-    return max(load - spares + short, 0.0)

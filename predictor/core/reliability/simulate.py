@@ -7,9 +7,10 @@ from math import exp, floor, sqrt
 from random import Random
 
 from predictor.core.reliability.checkpointing import Checkpointing
-from predictor.core.reliability.interruptions import Moments, erlang_b, interruptions, missing_nodes
+from predictor.core.reliability.interruptions import Moments, interruptions
 from predictor.core.reliability.job import Job
 from predictor.core.reliability.reliability import Reliability
+from predictor.core.reliability.spares import enough_spares, erlang_b, missing_nodes
 from predictor.core.reliability.wall_times import WallTime, WallTimes, no_progress
 
 # Below this share a training is said to make no progress, rather than how many times as long it takes.
@@ -52,7 +53,7 @@ def _wall_time(
     productive: float,
     reliability: Reliability,
     checkpointing: Checkpointing,
-    factors: tuple[float, float],
+    factors: tuple[float, float, float],
     count: Count,
     total: Sum,
 ) -> WallTime:
@@ -63,11 +64,12 @@ def _wall_time(
         productive: hours of its steps.
         reliability: with the central rates.
         checkpointing: of the job.
-        factors: failures over the central rate, and stops over their central length.
+        factors: failures over the central rate, stops over their central length, planned stops over their number.
         count: number of events of a mean, in so many independent tries (Poisson: infinitely many).
         total: sum of the costs of a number of events.
     """
-    often, longer = factors
+    often, longer, planned = factors
+    often *= reliability.younger(productive)
     slow = productive * reliability.slow_share
     found = interruptions(job, productive + slow, reliability, checkpointing, often, longer)
     if found is None:
@@ -77,16 +79,20 @@ def _wall_time(
     recomputed, restart = total(hit, found.lost), total(hit, found.stop)
     checkpoint = found.segments * checkpointing.pause_hours
     running = productive + slow + recomputed + restart + checkpoint
-    stops = count(running * reliability.planned_per_hour, 0.0)
+    rollbacks = count(running * reliability.rollbacks_per_hour, 0.0)
+    # A checkpoint from before the divergence is half an interval old, and up to one more is not good.
+    recomputed += rollbacks * checkpointing.interval_hours
+    stops = count(running * reliability.planned_per_hour * planned, 0.0) + rollbacks
     maintenance = total(stops, Moments(reliability.planned_hours, reliability.planned_hours**2))
     out = failures / running * reliability.removed * reliability.repair_hours
+    spares = enough_spares(out) if reliability.has_enough_spares else reliability.spare_nodes
     waiting = 0.0
     if reliability.shrinks:
-        missing = missing_nodes(reliability.spare_nodes, out) / job.num_nodes
+        missing = missing_nodes(spares, out) / job.num_nodes
         slow += (productive + slow) * missing / max(1.0 - missing, LEAST_SHARE)
     else:
-        busy = erlang_b(reliability.spare_nodes + 1, out)
-        each = reliability.repair_hours / (reliability.spare_nodes + 1)
+        busy = erlang_b(spares + 1, out)
+        each = reliability.repair_hours / (spares + 1)
         waits = count(running * busy / (1.0 - busy) / each, 0.0)
         waiting = total(waits, Moments(each, each * each))
     wall = WallTime(productive, recomputed, restart, checkpoint, waiting, maintenance, slow, failures)
@@ -95,7 +101,7 @@ def _wall_time(
 
 def expected(job: Job, reliability: Reliability, checkpointing: Checkpointing) -> WallTime:
     """Return the mean wall time at the central rates."""
-    return _wall_time(job, job.hours, reliability, checkpointing, (1.0, 1.0), _mean_count, _mean_sum)
+    return _wall_time(job, job.hours, reliability, checkpointing, (1.0, 1.0, 1.0), _mean_count, _mean_sum)
 
 
 def simulate(
@@ -123,8 +129,9 @@ def simulate(
 
     found = []
     for draw in range(draws):
-        often = random.lognormvariate(0.0, reliability.failures.spread)
+        often = random.lognormvariate(0.0, reliability.scatter(job.hours))
         longer = random.lognormvariate(0.0, reliability.stop_spread)
+        planned = random.lognormvariate(0.0, reliability.planned_spread)
         productive = hours[draw % len(hours)]
-        found.append(_wall_time(job, productive, reliability, checkpointing, (often, longer), count, total))
+        found.append(_wall_time(job, productive, reliability, checkpointing, (often, longer, planned), count, total))
     return WallTimes(tuple(found))

@@ -8,7 +8,7 @@ from math import isinf
 from predictor.core.hardware.hardware import System
 from predictor.core.reliability.checkpointing import checkpointing_of
 from predictor.core.reliability.job import MINUTES_PER_HOUR, SECONDS_PER_HOUR, Job
-from predictor.core.reliability.reliability import reliability_of
+from predictor.core.reliability.reliability import HOURS_PER_MONTH, reliability_of
 from predictor.core.reliability.simulate import LEAST_SHARE, expected, simulate
 from predictor.core.reliability.wall_times import Cause
 from predictor.core.schema.sections import BudgetSection
@@ -32,6 +32,11 @@ class Goodput:
         checkpoint_gb: that one writes.
         write_seconds: until a checkpoint is in storage, beside training.
         rates: clusters whose failures were taken, or the key that gives their rate.
+        mtbf_hours: between failures of the job.
+        stop_minutes: from a failure to the first new step, in the mean; reading the checkpoint apart.
+        spare_nodes: ready beside the job.
+        repair_hours: that a failed node is out, in the mean.
+        planned_stops_per_month: in 30 days.
     """
 
     share: float
@@ -47,6 +52,11 @@ class Goodput:
     checkpoint_gb: float
     write_seconds: float
     rates: str
+    mtbf_hours: float
+    stop_minutes: float
+    spare_nodes: int
+    repair_hours: float
+    planned_stops_per_month: float
 
 
 def _finite(hours: float) -> float | None:
@@ -81,7 +91,34 @@ def goodput(job: Job, system: System, budget: BudgetSection, draws: int = DRAWS)
         checkpoint_gb=saves.size_gb,
         write_seconds=saves.read_hours * SECONDS_PER_HOUR,
         rates=reliability.failures.source,
+        mtbf_hours=reliability.mtbf_hours(job.num_gpus),
+        stop_minutes=reliability.stop_hours * MINUTES_PER_HOUR,
+        spare_nodes=reliability.spare_nodes,
+        repair_hours=reliability.repair_hours,
+        planned_stops_per_month=reliability.planned_per_hour * HOURS_PER_MONTH,
     )
+
+
+def _assumed(found: Goodput, budget: BudgetSection) -> str | None:
+    """Return what a goodput assumes, with the keys that take one's own; None where all of it is given."""
+    parts = [
+        (
+            f"a failure every {found.mtbf_hours:.3g} h, as {found.rates.count(',') + 1} clusters counted them",
+            ["mtbf_per_gpu_hours"],
+        ),
+        (
+            f"{found.stop_minutes:.2g} minutes to the first new step, as teams of {budget.recovery} recovery state",
+            ["recovery", "detection_minutes", "restart_minutes"],
+        ),
+        (f"{found.spare_nodes} spare nodes, which suffice 99 % of the time", ["spare_nodes"]),
+        (f"repairs of {found.repair_hours:g} h", ["repair_hours"]),
+        (f"{found.planned_stops_per_month:.2g} planned stops in 30 days", ["planned_stops_per_month"]),
+    ]
+    left = [(said, keys) for said, keys in parts if any(key not in budget.model_fields_set for key in keys[-2:])]
+    if not left:
+        return None
+    keys = ", ".join(key for _, names in left for key in names if key not in budget.model_fields_set)
+    return f"Goodput assumes {'; '.join(said for said, _ in left)}. Of budget, {keys} take your own."
 
 
 def goodput_notes(found: Goodput | None, budget: BudgetSection) -> list[str]:
@@ -95,11 +132,9 @@ def goodput_notes(found: Goodput | None, budget: BudgetSection) -> list[str]:
             "costs. Fewer GPUs, or other values of budget.mtbf_per_gpu_hours, restart_minutes, checkpoint_seconds and "
             "checkpoint_interval_minutes, change that."
         )
-    if budget.mtbf_per_gpu_hours is None:
-        said.append(
-            f"Interruptions are assumed as clusters counted them ({found.rates}), whose rates differ by several times: "
-            "budget.mtbf_per_gpu_hours, detection_minutes, restart_minutes, spare_nodes and repair_hours take your own."
-        )
+    assumed = _assumed(found, budget)
+    if assumed is not None:
+        said.append(assumed)
     given = budget.checkpoint_interval_minutes
     if given is not None and given < found.checkpoint_interval_hours * MINUTES_PER_HOUR:
         said.append(

@@ -80,7 +80,7 @@ def completed(content: dict[str, Any], base: Path, beside: OwnKeys = NOTHING) ->
     """
     whole, notes, left_open = with_files(content, base, beside.num_gpus)
     unsaid = {key: sentence for key, sentence in left_open.items() if key not in beside.said}
-    refuse_guesses(unsaid, ("model.num_layers", "model.vocab_size", *DEGREES))
+    refuse_guesses(unsaid, ("model.num_layers", "model.vocab_size", "model.vision.image_size", *DEGREES))
     return whole, (*notes, *unsaid.values())
 
 

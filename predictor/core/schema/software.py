@@ -94,8 +94,9 @@ def _switches(
     """Return the keys of a framework for the sections of a configuration, those that it cannot take left out."""
     model, layout = sections["model"], sections["parallelism"]
     stage, adapts = layout.get("zero_stage"), sections["training"].get("lora") is not None
-    if framework in MAY_TAKE_DEEPSPEED and sections["training"].get("offload_optimizer"):
-        framework = Framework.DEEPSPEED  # FSDP's own offloading is not modelled
+    offloads, with_weights = (sections["training"].get(f"offload_{what}") for what in ("optimizer", "parameters"))
+    if framework in MAY_TAKE_DEEPSPEED and offloads and not with_weights:  # FSDP offloads both or neither
+        framework = Framework.DEEPSPEED
     defaults = defaults_of(framework, stage)
     usual = {name: defaults.section(name, normalization="rms_norm") for name in SECTIONS}
     has_own = instruction == WGMMA and model.get("attention", FLASH) == FLASH and not model.get("latent_attention")
@@ -105,6 +106,8 @@ def _switches(
         usual = {name: dict(keys) for name, keys in SECTION_DEFAULTS.items()}
     if not model.get("rotary_fraction", 1.0) or model.get("positions", ROTARY) != ROTARY:
         usual["model"].pop("fused_rope", None)
+    if sections["training"].get("recompute") == "none":
+        usual["training"].pop("synchronize_each_layer", None)  # it is the checkpoints that wait
     parallelism, splits = usual["parallelism"], (layout.get("tensor_parallel_size") or 1) != 1
     if defaults.loss == LOSS_OF_WHOLE_LOGITS and splits:
         usual["model"].pop("loss")

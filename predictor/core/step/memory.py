@@ -66,7 +66,7 @@ class StageMemory:
 
 def together(blocks: Iterable[tuple[BlockMemory, int]]) -> BlockMemory:
     """Return what a stage's blocks, each so many times, hold together."""
-    kept = working = kept_first = kept_last = deferred = gathered = 0.0
+    kept = working = kept_first = kept_last = deferred = gathered = ending = 0.0
     for block, count in blocks:
         kept += block.kept * count
         working = max(working, block.working)
@@ -74,7 +74,8 @@ def together(blocks: Iterable[tuple[BlockMemory, int]]) -> BlockMemory:
         kept_last += block.kept_last
         deferred += block.deferred
         gathered += block.gathered * count
-    return BlockMemory(kept, working, kept_first, kept_last, deferred, gathered)
+        ending += block.ending
+    return BlockMemory(kept, working, kept_first, kept_last, deferred, gathered, ending)
 
 
 def activation_bytes(held: BlockMemory, in_flight: int, num_chunks: int) -> float:
@@ -89,18 +90,19 @@ def activation_bytes(held: BlockMemory, in_flight: int, num_chunks: int) -> floa
 
 
 def end_bytes(schedule: Schedule, held: BlockMemory, num_stages: int, num_micro_batches: int) -> float:
-    """Return the activations of the model's end on the last stage.
+    """Return the activations of the model's end on the last stage, and the gradients that exist beside them.
 
     1F1B, interleaved or not, runs the backward pass at once. AFAB keeps the activations of all micro-batches, ZB-H1
     those that the gradients of weights need. V-shaped schedules have the model's end on the first stage.
     """
+    one = held.kept_last + held.ending
     if schedule.v_shaped:
         moments = flights(schedule, 0, num_stages, num_micro_batches, V_CHUNKS)
-        return held.kept_last + (max(moment[-1] for moment in moments) - 1) * held.deferred
+        return one + (max(moment[-1] for moment in moments) - 1) * held.deferred
     in_flight = peak_in_flight(schedule, num_stages - 1, num_stages, num_micro_batches, 1)
     if schedule.splits_backward:
-        return held.kept_last + (in_flight - 1) * held.deferred
-    return held.kept_last if schedule.chunks else in_flight * held.kept_last
+        return one + (in_flight - 1) * held.deferred
+    return one if schedule.chunks else one + (in_flight - 1) * held.kept_last
 
 
 def working_bytes(held: BlockMemory, end: float) -> float:

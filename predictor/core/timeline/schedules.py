@@ -358,7 +358,6 @@ SCHEDULES: Mapping[str, Schedule] = _Schedules(
                 may_block=False,
                 has_steady_state=True,
                 v_shaped=True,
-                is_searched=False,
             ),
             Schedule(
                 "dualpipe_v",
@@ -370,7 +369,6 @@ SCHEDULES: Mapping[str, Schedule] = _Schedules(
                 may_block=False,
                 has_steady_state=True,
                 v_shaped=True,
-                is_searched=False,
                 pairs=True,
                 least_micro_batches=2,
             ),

@@ -21,6 +21,8 @@ from predictor.core.costs.collectives import Topology
 from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import both, stream, traffic
 from predictor.core.rows import FP32_BYTES, MASK_BYTES, OF_FFN, Kept, Kind, Module, Role, Row, Split, dropout_bytes
+from predictor.core.transforms.dora import Dora, dora_rows
+from predictor.core.transforms.few_bits import QuantizedBase
 from predictor.core.workload.tasks import ADD_PASSES, Part
 
 # PEFT keeps adapters in fp32 (``autocast_adapter_dtype``) and widens a copy of their input, drops it out in fp32 and
@@ -68,13 +70,6 @@ EVERY_LINEAR = tuple(target for target in LoraTarget if all(target not in parts 
 EVERY_PART = tuple(target for target in LoraTarget if target not in PARTS)  # of models with a module for each
 
 
-class QuantizedBase(StrEnum):
-    """How frozen weights of linear layers are kept in few bits (bitsandbytes)."""
-
-    NF4 = "nf4"
-    INT8 = "int8"
-
-
 def _quantized_base(value: object) -> object:
     """Return the bits of a switch, which was NF4's alone."""
     return (QuantizedBase.NF4 if value else None) if isinstance(value, bool) else value
@@ -111,12 +106,15 @@ class Lora:
             "habit if absent"
         ),
     ] = None
+    dora: Annotated[
+        Switch, Field(description="an adapter has a magnitude per output, and makes the matrix's norms anew (DoRA)")
+    ] = False
     quantized_base: Annotated[
         QuantizedBase | None,
         BeforeValidator(_quantized_base),
         Field(
-            description="weights of the base's linear layers in few bits: nf4 or true (QLoRA, blocks of 64), or int8 "
-            "(LLM.int8)"
+            description="weights of the base's linear layers in few bits: nf4 or true (QLoRA, blocks of 64), "
+            "nf4_double (scales quantised too), or int8 (LLM.int8)"
         ),
     ] = None
 
@@ -204,7 +202,7 @@ class _Adapter(NamedTuple):
         name = self._place + "lora_input"
         return [stream(name, self.row.module, call, (moved, moved), (launches, launches), keeps=(kept,))]
 
-    def rows(self, call: LayerCall, lora: Lora, sequence_parallel: bool) -> list[Row]:
+    def rows(self, call: LayerCall, lora: Lora, settings: AdapterSettings) -> list[Row]:
         """Return what it runs.
 
         Of a column-parallel layer both matrices are split by their outputs; of a row-parallel one the first by its
@@ -214,24 +212,34 @@ class _Adapter(NamedTuple):
         narrow = self.rank // ranks if row.split is Split.COLUMN else self.rank
         outputs = int(self.outputs)
         up = outputs // ranks if row.split is Split.ROW else outputs
+        return [
+            self._product("lora_down", (self.tokens, self.inputs, narrow)),
+            self._product("lora_up", (self.tokens, self.rank, up)),
+            self._addition(call, 0 if lora.dora else outputs),
+            *(self._magnitudes(call, lora, settings.measured) if lora.dora else []),
+            *self._input_rows(call, lora),
+            *self._traffic(call, settings.sequence_parallel, lora.all_to_all),
+        ]
+
+    def _addition(self, call: LayerCall, outputs: int) -> Row:
+        """Return the scaling and the addition of so wide an output, and that of the gradients of both inputs."""
         moved = [SCALE_PASSES * outputs + ADD_PASSES * width for width in (outputs, self.inputs)]
         size_bytes = [self.tokens * each * call.element_bytes * self.times for each in moved]
         launches = 2 * self.times
         kept = Kept(Role.ADAPTER, float(self.tokens * self.rank * call.element_bytes))
-        return [
-            self._product("lora_down", (self.tokens, self.inputs, narrow)),
-            self._product("lora_up", (self.tokens, self.rank, up)),
-            stream(
-                self._place + "lora_addition",
-                row.module,
-                call,
-                (size_bytes[0], size_bytes[1]),
-                (launches, launches),
-                keeps=(kept,) if not row.routed else (),
-            ),
-            *self._input_rows(call, lora),
-            *self._traffic(call, sequence_parallel, lora.all_to_all),
-        ]
+        return stream(
+            self._place + "lora_addition",
+            self.row.module,
+            call,
+            (size_bytes[0], size_bytes[1]),
+            (launches, launches),
+            keeps=(kept,) if not self.row.routed else (),
+        )
+
+    def _magnitudes(self, call: LayerCall, lora: Lora, measured: Collection[str]) -> list[Row]:
+        sizes = self.inputs, int(self.outputs), self.rank, self.tokens, self.times
+        how = bool(lora.fp32), lora.dropout > 0.0, lora.quantized_base, measured
+        return [row._replace(routed=self.routed) for row in dora_rows(Dora(self.row, self._place, *sizes, *how), call)]
 
     def _traffic(self, call: LayerCall, sequence_parallel: bool, all_to_all: bool) -> list[Row]:
         """Return the sums and gathers of an adapter over the ranks that split it.
@@ -282,7 +290,7 @@ def _adapters(row: Row, lora: Lora, call: LayerCall, settings: AdapterSettings) 
     rows: list[Row] = []
     for share in shares:
         adapter = _Adapter(row, inputs, round(outputs * share), rank, tokens, group, times, routed)
-        rows += adapter.rows(call, lora, settings.sequence_parallel)
+        rows += adapter.rows(call, lora, settings)
     if of_experts:
         narrow = len(shares) * settings.routed * rank * call.element_bytes
         rows[0] = rows[0]._replace(keeps=(Kept(Role.ADAPTER, narrow),))

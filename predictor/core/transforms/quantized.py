@@ -15,11 +15,9 @@ from collections.abc import Iterator
 
 from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import stream
-from predictor.core.rows import FP32_BYTES, Kind, Row
-from predictor.core.transforms.lora import QuantizedBase
+from predictor.core.rows import Kind, Row
+from predictor.core.transforms.few_bits import QuantizedBase, widening
 
-BLOCK = 64  # weights that share a scale in fp32
-BYTES = {QuantizedBase.NF4: 0.5 + FP32_BYTES / BLOCK, QuantizedBase.INT8: 1.0}  # the latter has a scale per row alone
 INT8, INT32 = 1, 4  # bytes
 # Kernels beside a product of integers: narrow the input, look for outliers, take their columns of input and weights,
 # scale the sums, add the outliers' product.
@@ -28,24 +26,21 @@ WIDENING_LAUNCHES = 2  # cast and scale
 NAME = "dequantization"
 
 
-def quantized(row: Row) -> bool:
-    """Return whether a row multiplies with weights that are kept in few bits."""
-    return row.kind is Kind.PRODUCT and not row.trains
-
-
 def with_quantized_base(rows: list[Row], call: LayerCall, base: QuantizedBase) -> list[Row]:
     """Return rows with the kernels that frozen weights in few bits need, each before its product."""
     widened: list[Row] = []
     for row in rows:
-        if quantized(row) and row.forward is not None:
-            widened += _in_four_bits(row, call) if base is QuantizedBase.NF4 else _in_eight_bits(row, call)
+        if row.kind is Kind.PRODUCT and not row.trains and row.forward is not None:
+            widened += _in_eight_bits(row, call) if base is QuantizedBase.INT8 else _in_four_bits(row, call, base)
+            row = row._replace(narrow=True)
         widened.append(row)
     return widened
 
 
-def _in_four_bits(row: Row, call: LayerCall) -> Iterator[Row]:
+def _in_four_bits(row: Row, call: LayerCall, base: QuantizedBase) -> Iterator[Row]:
     assert row.forward is not None
-    size_bytes, times = row.weights * (BYTES[QuantizedBase.NF4] + call.element_bytes), row.forward.times
+    each, launches = widening(base, call.element_bytes)
+    size_bytes, times = row.weights * each, row.forward.times * launches
     yield stream(NAME, row.module, call, (size_bytes, size_bytes), (times, times))
 
 

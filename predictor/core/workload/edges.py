@@ -77,6 +77,9 @@ def edge_block(run: TrainingRun, is_first: bool, is_last: bool) -> BlockTasks:
     if is_first and run.model.vision is not None:
         ahead, back = tower_passes(run)
         forward, backward = ahead + forward, backward + back
+    if run.reference_run is not None and (is_first or is_last):
+        reference = edge_block(run.reference_run, is_first, is_last).forward
+        forward += reference.repeated(run.reference_passes)
     splits = SCHEDULES[run.schedule].splits_backward and run.lora is None
     products = [task for task in backward.tasks if task.operator.gradient_operators]
     weight = [weight_gradient(run.model, task) for task in products] if splits else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import NamedTuple
 
 from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Direction
@@ -123,6 +124,11 @@ def head_tasks(run: TrainingRun, direction: Direction) -> list[Task]:
     return tasks
 
 
+def _is_compiled(run: TrainingRun) -> bool:
+    """Return whether a compiler fuses the loss."""
+    return run.compiled and run.model.loss is not Loss.TORCH_EAGER
+
+
 def _bytes_per_logit(run: TrainingRun) -> int:
     """Return the bytes that a loss keeps of each logit: 16-bit and fp32 ones, or, compiled, logits and their gradients.
 
@@ -133,15 +139,46 @@ def _bytes_per_logit(run: TrainingRun) -> int:
     Inductor does with such graphs; torchtitan, torchtitan/components/loss.py, which compiles the loss.
     """
     call = run.call()
-    if run.compiled:
+    if _is_compiled(run):
         return 2 * call.element_bytes
     if run.has_fused_loss or call.element_bytes == FP32_BYTES:
         return call.element_bytes
     return call.element_bytes + FP32_BYTES * (2 if run.model.loss is Loss.FUSED_NATIVE else 1)
 
 
-def head_bytes(run: TrainingRun) -> tuple[float, float]:
-    """Return what the output projection and its loss keep, and the part of it that the gradients of weights need.
+def reference_head_bytes(run: TrainingRun) -> float:
+    """Return the logits of a reference's pass, which stand beside those that the model keeps."""
+    call = run.call()
+    return float(call.tokens * call.vocab_per_rank * _bytes_per_logit(run)) if run.model.has_lm_head else 0.0
+
+
+def _gradients_per_logit(run: TrainingRun) -> int:
+    """Return the bytes of gradients beside the kept logits while torch's own loss runs backward, op by op.
+
+    Both are in fp32 and as large as the logits: that of the logarithms of the softmax, zero but for the targets, and
+    that of the widened logits. Source: PyTorch aten/src/ATen/native/cuda/NLLLoss2d.cu and SoftMax.cu, of
+    torch/nn/functional.py, cross_entropy: nll_loss of log_softmax.
+    """
+    is_eager = run.model.loss in (Loss.TORCH, Loss.TORCH_EAGER) and not _is_compiled(run)
+    return 2 * FP32_BYTES if is_eager else 0
+
+
+class HeadBytes(NamedTuple):
+    """Bytes of the output projection and its loss.
+
+    Attributes:
+        kept: from the forward to the backward pass.
+        deferred: the part of it that the gradients of weights need.
+        gradients: that exist beside it in the loss's backward pass.
+    """
+
+    kept: float
+    deferred: float
+    gradients: float = 0.0
+
+
+def head_bytes(run: TrainingRun) -> HeadBytes:
+    """Return what the output projection and its loss hold.
 
     They keep the projection's input and logits; gradients of weights need the input and 16-bit gradients of the logits.
     Fused in one, they keep the gradients of hidden states and weight beside the input and the logits of a chunk.
@@ -150,10 +187,14 @@ def head_bytes(run: TrainingRun) -> tuple[float, float]:
     predictions = 1 + model.num_mtp_layers
     inputs = predictions * call.unsplit_tokens * call.hidden_size * call.element_bytes
     if not model.has_lm_head:
-        return float(inputs), float(inputs)
+        return HeadBytes(float(inputs), float(inputs))
     if model.loss is Loss.FUSED_LINEAR:
         trains = run.lora is None or run.lora.train_embeddings
         weights = predictions * call.hidden_size * trains + tokens_per_chunk(call)
-        return float(2 * inputs + weights * call.vocab_per_rank * call.element_bytes), 0.0
+        return HeadBytes(float(2 * inputs + weights * call.vocab_per_rank * call.element_bytes), 0.0)
     logits = predictions * call.tokens * call.vocab_per_rank
-    return float(inputs + logits * _bytes_per_logit(run)), float(inputs + logits * call.element_bytes)
+    return HeadBytes(
+        kept=float(inputs + logits * _bytes_per_logit(run)),
+        deferred=float(inputs + logits * call.element_bytes),
+        gradients=float(logits * _gradients_per_logit(run)),
+    )

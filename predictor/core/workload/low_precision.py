@@ -5,6 +5,8 @@ from __future__ import annotations
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.operator import BOTH, Direction
 from predictor.core.costs.work import PRECISION_BYTES
+from predictor.core.rows import FP32_BYTES
+from predictor.core.transforms.few_bits import PACKED_BYTES
 from predictor.core.transforms.low_precision import LowPrecision
 from predictor.core.workload.recipes import ONE_LAYOUT, READ, RECIPES, Casts, Recipe
 from predictor.core.workload.run import TrainingRun
@@ -89,6 +91,29 @@ def gathered_share(run: TrainingRun, kind: LayerKind) -> float:
 def gather_bytes(run: TrainingRun) -> float:
     """Return the bytes of one weight on its way to other ranks."""
     return PRECISION_BYTES[run.gather_precision or run.precision]
+
+
+def wire_bytes(run: TrainingRun, parameters: int, narrow: int) -> float:
+    """Return the bytes of so many weights on their way to other ranks, of which ``narrow`` travel in few bits.
+
+    What FSDP shards of a base in four bits is its packed parameter, stored as 16-bit numbers
+    (``bnb_4bit_quant_storage``). Source: bitsandbytes, docs/source/fsdp_qlora.md.
+    """
+    return (parameters - narrow) * gather_bytes(run) + _packed(run, narrow)
+
+
+def _packed(run: TrainingRun, narrow: int) -> float:
+    base = None if run.lora is None else run.lora.quantized_base
+    return 0.0 if base is None else narrow * PACKED_BYTES[base]
+
+
+def shard_bytes(run: TrainingRun, parameters: int, narrow: int) -> float:
+    """Return the bytes of so many weights as ranks keep them that share them out, ``narrow`` of them in few bits.
+
+    Scales stay on the GPU.
+    """
+    kept = FP32_BYTES if run.fp32_parameters else run.element_bytes
+    return (parameters - narrow) * kept + _packed(run, narrow)
 
 
 def product_precision(run: TrainingRun) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.work import PRECISION_BYTES
-from predictor.core.transforms.quantized import BYTES, quantized
-from predictor.core.workload.layer_table import kept_rows
 from predictor.core.workload.low_precision import gathers_cast_weights, recipe_of
 from predictor.core.workload.recipes import Recipe
 from predictor.core.workload.run import TrainingRun
@@ -17,11 +15,8 @@ def cast_weights(run: TrainingRun, layers: Iterable[tuple[LayerKind, int]]) -> f
     """Return the bytes of the cast weights that a stage's rank keeps between micro-batches, beyond its 16-bit weights.
 
     Without sharded weights Transformer Engine keeps both layouts of every cast weight. Weights that are gathered cast
-    are the only ones: two layouts of 8 bits in place of 16 bits. So are frozen ones in four or eight bits.
+    are the only ones: two layouts of 8 bits in place of 16 bits.
     """
-    if run.lora is not None and run.lora.quantized_base is not None:
-        bits = BYTES[run.lora.quantized_base]
-        return sum(count * _narrowed(run, kind, bits) for kind, count in layers)
     if run.gemm_recipe is None or run.zero_stage >= 3 or run.compiled:
         return 0.0
     size_bytes = 0.0
@@ -30,12 +25,6 @@ def cast_weights(run: TrainingRun, layers: Iterable[tuple[LayerKind, int]]) -> f
         if recipe is not None:
             size_bytes += count * run.layer_parameters(kind).held.total * _weight_bytes(run, recipe)
     return size_bytes
-
-
-def _narrowed(run: TrainingRun, kind: LayerKind, weight_bytes: float) -> float:
-    """Return the bytes of a layer's weights in few bits beyond those of the same in the step's precision: negative."""
-    weights = sum([row.weights for row in kept_rows(run, kind) if quantized(row)])
-    return weights * (weight_bytes - run.element_bytes)
 
 
 def _weight_bytes(run: TrainingRun, recipe: Recipe) -> float:

@@ -122,8 +122,9 @@ class ModelKeys(Mixers):
         Loss,
         Field(
             description="cross entropy: vocabulary_parallel (Megatron-LM's single operations), torch's own, fused "
-            "(Transformer Engine's kernel), fused_native (Megatron-LM's compiled ones), or fused_linear (Liger "
-            "Kernel's, with the output projection in chunks of tokens)"
+            "(Transformer Engine's kernel), fused_native (Megatron-LM's compiled ones), fused_linear (Liger "
+            "Kernel's, with the output projection in chunks of tokens), or score: one number of a sample in place of "
+            "the output projection (reward models)"
         ),
     ] = Loss.VOCABULARY_PARALLEL
     layer_operators: Annotated[

@@ -12,9 +12,10 @@ from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.offload_modules import inputs_of_modules
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.software import WITH_DEEPSPEED
+from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.software import ON_DEEPSPEED, WITH_DEEPSPEED
 from predictor.core.workload.step_tasks import BlockMemory, HostUpdate
-from predictor.core.workload.tasks import FORWARD, TRAFFIC, Overlap, Part, PassTasks, Task
+from predictor.core.workload.tasks import FORWARD, TRAFFIC, Overlap, Part, Passes, PassTasks, Task, scaled
 from predictor.core.workload.transformer import LayerKind
 
 # Layers' activations on the GPU while backward passes run: those at work, and those that arrive meanwhile.
@@ -23,10 +24,15 @@ BUFFERED_LAYERS = 2
 
 
 class Update(NamedTuple):
-    """Parameters that a rank updates on its GPU, and the update of the others on the host."""
+    """Parameters that a rank updates on its GPU, and the update of the others on the host.
+
+    Attributes:
+        returned: copies of the GPU's new weights to host memory, where it keeps none.
+    """
 
     on_gpu: int
     on_host: HostUpdate | None
+    returned: list[Task]
 
 
 def host_copy(name: str, size_bytes: float, pinned: bool = True) -> list[Task]:
@@ -37,8 +43,21 @@ def host_copy(name: str, size_bytes: float, pinned: bool = True) -> list[Task]:
     return [Task(name, copy, FORWARD, (ceil(size_bytes),), 1.0, Part.HOST_LINK, 0)]
 
 
+def _on_deepspeed(run: TrainingRun) -> bool:
+    """Return whether DeepSpeed keeps states in host memory; weights there are FSDP's unless DeepSpeed is named."""
+    return run.framework in (ON_DEEPSPEED if run.offload_parameters else WITH_DEEPSPEED)
+
+
+def updates_beside_weights(run: TrainingRun) -> bool:
+    """Return whether FSDP keeps weights, gradients and states in host memory, where they are updated.
+
+    Source: torch distributed/fsdp/api.py, CPUOffload; distributed/fsdp/_fully_shard/_fsdp_api.py, CPUOffloadPolicy.
+    """
+    return run.offload_parameters and not _on_deepspeed(run)
+
+
 def _adam(run: TrainingRun) -> Operator:
-    if run.framework not in WITH_DEEPSPEED:
+    if not _on_deepspeed(run):
         return TORCH_ADAM
     return DEEPSPEED_ADAM if run.host_simd else SCALAR_ADAM
 
@@ -47,56 +66,58 @@ def update(run: TrainingRun, parameters: int) -> Update:
     """Return how a rank updates so many parameters, whose states may be in host memory in part.
 
     Gradients travel as the fp32 that the CPU adds to its states. Weights come back in the precision of the model, of
-    DeepSpeed in fp32, since it narrows them on the GPU; its gradients are unscaled on the CPU first.
+    DeepSpeed in fp32, since it narrows them on the GPU; its gradients are unscaled on the CPU first. Where weights are
+    in host memory they stay there; FSDP's gradients are there already, and the CPU clips them.
 
     Source: Ren et al. 2021, arXiv:2101.06840, section 4; DeepSpeed deepspeed/runtime/zero/stage_1_and_2.py, step and
     async_inplace_copy_grad_to_fp32_buffer_from_gpu; Megatron-LM core/optimizer/cpu_offloading/hybrid_optimizer.py,
     whose CPU optimizer is PyTorch's (core/optimizer/__init__.py).
     """
-    moved = round(parameters * run.offload_optimizer)
+    moved, pinned = round(parameters * run.offload_optimizer), run.pinned_offload
+    returned = 0 if not run.offload_parameters else (parameters - moved) * run.element_bytes
     if not moved:
-        return Update(parameters, None)
-    is_deepspeed, pinned = run.framework in WITH_DEEPSPEED, run.pinned_offload
-    operators = [GRADIENT_SCALING, _adam(run)] if is_deepspeed else [_adam(run)]
+        return Update(parameters, None, host_copy("weights_to_host", returned, pinned))
+    is_deepspeed, are_there = _on_deepspeed(run), updates_beside_weights(run)
+    operators = [GRADIENT_SCALING, _adam(run)] if is_deepspeed or are_there else [_adam(run)]
     shape = (moved, run.host_threads or 0)
-    return Update(
-        parameters - moved,
-        HostUpdate(
-            host_copy("gradients_to_host", moved * FP32_BYTES, pinned),
-            [Task(operator.name, operator, FORWARD, shape, 1.0, Part.OPTIMIZER, 0) for operator in operators],
-            host_copy("weights_from_host", moved * (FP32_BYTES if is_deepspeed else run.element_bytes), pinned),
-            run.overlap_optimizer_offload,
-        ),
+    weight_bytes = 0 if run.offload_parameters else FP32_BYTES if is_deepspeed else run.element_bytes
+    on_host = HostUpdate(
+        host_copy("gradients_to_host", 0 if are_there else moved * FP32_BYTES, pinned),
+        [Task(operator.name, operator, FORWARD, shape, 1.0, Part.OPTIMIZER, 0) for operator in operators],
+        host_copy("weights_from_host", moved * weight_bytes, pinned),
+        run.overlap_optimizer_offload,
     )
+    return Update(parameters - moved, on_host, host_copy("weights_to_host", returned, pinned))
 
 
 def with_host_gradients(run: TrainingRun, parameters: RankParameters, backward: PassTasks) -> PassTasks:
-    """Return a backward pass with what travels of sums of gradients that DeepSpeed keeps in host memory.
+    """Return a backward pass with what travels of gradients that are kept in host memory.
 
     Every micro-batch's share is added to the sum of those before it, which travels to the GPU, and back but for the
-    last, whose sum the update sends. Copies of pinned memory run beside the pass; others block the host.
+    last, whose sum the update sends. FSDP sends every micro-batch's share, in the weights' precision. Copies of pinned
+    memory run beside the pass; others block the host.
 
     Source: DeepSpeed deepspeed/runtime/zero/stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu; stage3.py,
-    partition_grads.
+    partition_grads; torch distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce.
     """
-    is_kept = run.offload_optimizer and run.framework in WITH_DEEPSPEED and run.zero_stage >= 2
-    further = 1.0 - 1.0 / run.num_micro_batches
-    if not (is_kept and further):
-        return backward
     held = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
-    moved = held * run.offload_optimizer * run.element_bytes * further
-    copies = [
-        copy
-        for name in ("gradients_from_host", "gradients_to_host")
-        for copy in host_copy(name, moved, run.pinned_offload)
-    ]
-    return (
-        _overlapped(backward, copies) if run.pinned_offload else PassTasks(backward.tasks + copies, backward.overlaps)
-    )
+    if updates_beside_weights(run):
+        copies = host_copy("gradients_to_host", held * (FP32_BYTES if run.fp32_parameters else run.element_bytes))
+    else:
+        is_kept = run.offload_optimizer and _on_deepspeed(run) and run.zero_stage >= 2
+        further = 1.0 - 1.0 / run.num_micro_batches if is_kept else 0.0
+        moved = held * run.offload_optimizer * run.element_bytes * further
+        names = ("gradients_from_host", "gradients_to_host")
+        copies = [copy for name in names for copy in host_copy(name, moved, run.pinned_offload)]
+    if not copies:
+        return backward
+    return _overlapped(backward, copies) if run.pinned_offload else _in_turn(backward, copies)
 
 
 def offloaded_share(run: TrainingRun, layers: int) -> float:
     """Return the share of a chunk's activations that travel to host memory."""
+    if run.offload_activations:
+        return 1.0
     return min(1.0, run.offload_activation_layers / layers) if layers else 0.0
 
 
@@ -106,35 +127,45 @@ def _overlapped(step_pass: PassTasks, copies: list[Task]) -> PassTasks:
     return PassTasks(step_pass.tasks, [Overlap(copies, behind, own_link=True), *step_pass.overlaps])
 
 
+def _in_turn(step_pass: PassTasks, copies: list[Task]) -> PassTasks:
+    return PassTasks(step_pass.tasks + copies, step_pass.overlaps)
+
+
 def _moved(run: TrainingRun, kind: LayerKind, kept: float, share: float) -> tuple[float, float]:
     """Return the bytes of a layer's activations that travel to host memory, and those of them on the GPU at once."""
     if run.offload_modules:
         moved = min(kept, inputs_of_modules(run, kind))
         return moved, BUFFERED_LAYERS * moved
-    return kept * share, min(BUFFERED_LAYERS, run.offload_activation_layers) * kept
+    layers = BUFFERED_LAYERS if run.offload_activations else min(BUFFERED_LAYERS, run.offload_activation_layers)
+    return kept * share, layers * kept
 
 
 def with_offloading(
-    run: TrainingRun, kind: LayerKind, forward: PassTasks, backward: PassTasks, memory: BlockMemory, share: float
-) -> tuple[PassTasks, PassTasks, BlockMemory]:
+    run: TrainingRun, kind: LayerKind, passes: Passes, memory: BlockMemory, share: float
+) -> tuple[Passes, BlockMemory]:
     """Return a layer's passes and memory where some of its activations are in host memory between them.
 
-    The copies of some layers are spread over the computing of all. Source: Transformer Engine pytorch/cpu_offload.py,
-    layer_window_map.
+    The copies of some layers are spread over the computing of all, that of a layer which is computed again over both
+    passes. Unsloth's checkpoints are copied in the stream that computes. Source: Transformer Engine
+    pytorch/cpu_offload.py, layer_window_map; huggingface/trl, trl/models/activation_offloading.py (use_streams);
+    LLaMA-Factory, model/model_utils/checkpointing.py, UnslothGradientCheckpointing.
 
     Args:
         run: the run.
         kind: of the layer.
-        forward: its forward pass.
-        backward: its backward pass.
+        passes: of the layer.
         memory: what it holds.
         share: of its activations that travel, where no modules are named.
     """
     moved, on_gpu = _moved(run, kind, memory.kept, share)
     if not moved:
-        return forward, backward, memory
-    return (
-        _overlapped(forward, host_copy("activations_to_host", moved)),
-        _overlapped(backward, host_copy("activations_from_host", moved)),
-        memory._replace(kept=memory.kept - moved, working=memory.working + on_gpu),
-    )
+        return passes, memory
+    memory = memory._replace(kept=memory.kept - moved, working=memory.working + on_gpu)
+    forward, recompute, backward = passes
+    away, back = host_copy("activations_to_host", moved), host_copy("activations_from_host", moved)
+    if not run.overlap_activation_offload:
+        return Passes(_in_turn(forward, away), recompute, _in_turn(backward, back)), memory
+    again = recompute.flops / (recompute.flops + backward.flops) if run.recompute is Recompute.FULL else 0.0
+    if again:
+        recompute = _overlapped(recompute, scaled(back, again))
+    return Passes(_overlapped(forward, away), recompute, _overlapped(backward, scaled(back, 1.0 - again))), memory

@@ -12,12 +12,18 @@ class RankParameters(NamedTuple):
         dense: summed over the data- and context-parallel ranks.
         routed: of routed experts; summed over the ranks that hold the same experts.
         frozen_dense, frozen_routed: as both, of weights that do not train.
+        narrow_dense, narrow_routed: those of the frozen ones that are kept in few bits.
+        matrix_dense, matrix_routed: those of the trained ones that are in matrices of layers.
     """
 
     dense: int
     routed: int
     frozen_dense: int = 0
     frozen_routed: int = 0
+    narrow_dense: int = 0
+    narrow_routed: int = 0
+    matrix_dense: int = 0
+    matrix_routed: int = 0
 
     @property
     def total(self) -> int:
@@ -27,16 +33,22 @@ class RankParameters(NamedTuple):
     @property
     def held(self) -> RankParameters:
         """Return all weights, trained or not."""
-        return RankParameters(self.dense + self.frozen_dense, self.routed + self.frozen_routed)
+        whole = self.dense + self.frozen_dense, self.routed + self.frozen_routed
+        return RankParameters(*whole, narrow_dense=self.narrow_dense, narrow_routed=self.narrow_routed)
+
+    @property
+    def narrow(self) -> RankParameters:
+        """Return those in few bits alone."""
+        return RankParameters(self.narrow_dense, self.narrow_routed)
+
+    @property
+    def matrices(self) -> RankParameters:
+        """Return those that train in matrices of layers alone."""
+        return RankParameters(self.matrix_dense, self.matrix_routed)
 
     def plus(self, other: RankParameters, times: int = 1) -> RankParameters:
         """Return these and ``times`` as many as the others together."""
-        return RankParameters(
-            self.dense + times * other.dense,
-            self.routed + times * other.routed,
-            self.frozen_dense + times * other.frozen_dense,
-            self.frozen_routed + times * other.frozen_routed,
-        )
+        return RankParameters(*[own + times * more for own, more in zip(self, other, strict=True)])
 
     def frozen(self, trained: int = 0, trained_routed: int = 0) -> RankParameters:
         """Return the same parameters as frozen ones, beside so many others that train."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import gcd
 
@@ -18,12 +18,13 @@ from predictor.core.folds import multiplications, parameters
 from predictor.core.rows import FP32_BYTES, Kind
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.transforms.lora import AdapterSettings, with_adapters
+from predictor.core.transforms.quantized import with_quantized_base
 from predictor.core.workload.layer_sizes import sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ParallelismKeys
 from predictor.core.workload.partition import chunk_layers
 from predictor.core.workload.rank_parameters import RankParameters
-from predictor.core.workload.run_choices import Conditions, GraphModule
+from predictor.core.workload.run_choices import Conditions, GraphModule, Recompute, Reference
 from predictor.core.workload.software import Framework
 from predictor.core.workload.training_keys import TrainingKeys
 from predictor.core.workload.transformer import LayerKind, Loss, Transformer
@@ -128,17 +129,37 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
             known = self._layer_calls[kind] = sized(self.model, self.call(), kind)
         return known
 
+    @lazy
+    def reference_run(self) -> TrainingRun | None:
+        """The run as its reference passes through it: frozen weights, nothing kept; None without a reference."""
+        if self.reference_model is None:
+            return None
+        keeps = self.lora is not None and self.reference_model is Reference.ADAPTERS_OFF
+        lora = replace(self.lora, targets=()) if self.lora is not None and keeps else None
+        return replace(
+            self,
+            reference_model=None,
+            lora=lora,
+            recompute=Recompute.NONE,
+            recompute_num_layers=None,
+            recompute_every=1,
+            recompute_modules=(),
+        )
+
     @property
     def model_flops_per_token(self) -> float:
-        """Return the FLOPs that a token needs forward and backward, no recomputation counted.
+        """Return the FLOPs that a token needs forward and backward, no recomputation counted; a reference's forward.
 
         Of frozen weights there are no gradients, of adapters all three products.
 
         Source: Megatron-Bridge, src/megatron/bridge/training/utils/flop_utils.py (4 FLOPs a parameter with LoRA).
         """
         model, lora = self.model, self.lora
+        whole = model.model_flops_per_token()
+        if self.reference_model is not None:
+            whole += self.reference_passes * whole / 3.0
         if lora is None:
-            return model.model_flops_per_token()
+            return whole
         one, frozen, adapters = AdapterSettings(Topology(1, 1), Topology(1, 1), False), 0.0, 0.0
         if model.experts is not None:
             one = one._replace(held=1, experts_per_token=model.experts.experts_per_token)
@@ -147,7 +168,7 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
             frozen += count * multiplications(row for row in rows if row.kind is Kind.PRODUCT)
             adapters += count * multiplications(row for row in rows if row.kind is Kind.ADAPTER)
         frozen += 0 if lora.train_embeddings or not model.has_lm_head else model.hidden_size * model.vocab_size
-        return model.model_flops_per_token() - 2.0 * frozen + 6.0 * adapters
+        return whole - 2.0 * frozen + 6.0 * adapters
 
     @property
     def global_batch_size(self) -> int:
@@ -249,6 +270,8 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
                 held = experts.num_experts // layout.expert_parallel_size
                 settings = settings._replace(held=held, experts_per_token=experts.experts_per_token)
             rows = with_adapters(rows, self.lora, call, settings)
+            if self.lora.quantized_base is not None:
+                rows = with_quantized_base(rows, call, self.lora.quantized_base)
         return parameters(rows)
 
     def _at_an_end(self, parameters: int) -> RankParameters:

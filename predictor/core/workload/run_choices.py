@@ -80,6 +80,23 @@ class GraphModule(StrEnum):
     MOE_PREPROCESS = "moe_preprocess"
 
 
+class Optimizer(StrEnum):
+    """What updates weights: Adam, or Muon, whose embeddings, norms and output projection are Adam's."""
+
+    ADAM = "adam"
+    MUON = "muon"
+
+
+class Reference(StrEnum):
+    """Model whose log-probabilities stand beside those of the one that trains (DPO, arXiv:2305.18290; KTO).
+
+    ``separate``: a second set of frozen weights; ``adapters_off``: the same weights, without their adapters.
+    """
+
+    SEPARATE = "separate"
+    ADAPTERS_OFF = "adapters_off"
+
+
 class Conditions(StrEnum):
     """Conditions of a run, which decide what is added to its modelled time (core/step/discrepancy.py).
 

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from predictor.core.costs.collectives import Topology
 from predictor.core.rows import FP32_BYTES
-from predictor.core.workload.low_precision import gather_bytes
+from predictor.core.workload.low_precision import gather_bytes, shard_bytes, wire_bytes
+from predictor.core.workload.offload import host_copy
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
@@ -25,6 +26,7 @@ from predictor.core.workload.tasks import (
     TRAFFIC,
     Overlap,
     Part,
+    Passes,
     PassTasks,
     Task,
     collective_task,
@@ -46,29 +48,27 @@ COPY_PASSES = 2
 RECOMPUTES_PRODUCTS = (Recompute.FULL, Recompute.PER_OP)
 
 
-class Passes(NamedTuple):
-    """One micro-batch's passes through a block."""
-
-    forward: PassTasks
-    recompute: PassTasks
-    backward: PassTasks
-
-
 class Groups(NamedTuple):
-    """Ranks that share out so many parameters' states, and those that hold the same share."""
+    """Ranks that share out so many parameters' states, and those that hold the same share.
+
+    Attributes:
+        narrow: parameters of them in few bits.
+    """
 
     parameters: int
     sharing: Topology
     replicas: Topology
+    narrow: int = 0
 
 
 def groups_of(run: TrainingRun, parameters: RankParameters) -> list[Groups]:
     """Return parameters by the ranks that share them out, dense ones first."""
     layout, size = run.layout, run.zero_ranks
-    groups = [Groups(parameters.dense, layout.sharing_group(size), layout.replica_group(size))]
+    dense = layout.sharing_group(size), layout.replica_group(size)
+    groups = [Groups(parameters.dense, *dense, parameters.narrow_dense)]
     if parameters.routed:
         routed = layout.expert_sharing_group(size), layout.expert_replica_group(size)
-        groups.append(Groups(parameters.routed, *routed))
+        groups.append(Groups(parameters.routed, *routed, parameters.narrow_routed))
     return groups
 
 
@@ -132,12 +132,25 @@ def overlaps_gather(run: TrainingRun) -> bool:
 
 def gather_tasks(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     """Return the gathering of a unit's weights."""
-    wire = gather_bytes(run)
     tasks: list[Task] = []
     for group in groups_of(run, parameters.held):
-        shard = group.parameters * wire / group.sharing.ranks
+        shard = wire_bytes(run, group.parameters, group.narrow) / group.sharing.ranks
         tasks += collective_task("all_gather", shard, group.sharing, Part.DATA_PARALLEL)
     return tasks
+
+
+def _fetches(run: TrainingRun, parameters: RankParameters) -> list[list[Task]]:
+    """Return what brings a unit's weights to a rank, one after the other: its share from the host, then all others'.
+
+    The share travels as it is kept, and is cast on the GPU. Source: torch distributed/fsdp/_fully_shard/_fsdp_param.py,
+    all_gather_inputs (offload_to_cpu); DeepSpeed runtime/zero/partition_parameters.py, all_gather_coalesced.
+    """
+    gathers = gather_tasks(run, parameters)
+    if not run.offload_parameters:
+        return [gathers]
+    groups = groups_of(run, parameters.held)
+    share = sum(shard_bytes(run, group.parameters, group.narrow) / group.sharing.ranks for group in groups)
+    return [host_copy("weights_from_host", share, run.pinned_offload), gathers]
 
 
 def weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
@@ -150,7 +163,8 @@ def weight_copies(run: TrainingRun, parameters: RankParameters) -> list[Task]:
     if wire > run.element_bytes:  # torch.autocast narrows every weight where it is used first
         size_bytes += parameters.total * (wire + run.element_bytes)
     elif run.framework not in ON_FSDP1:
-        size_bytes += parameters.total * COPY_PASSES * wire
+        narrow = parameters.narrow.total
+        size_bytes += COPY_PASSES * wire_bytes(run, parameters.total, narrow)
     return _streams("weight_copies", size_bytes, run)
 
 
@@ -182,20 +196,16 @@ def _with(step_pass: PassTasks, copies: list[Task], traffic: list[Task], overlap
     if not overlaps:
         return PassTasks(tasks + traffic, step_pass.overlaps)
     behind = [task for task in tasks if task.part not in TRAFFIC]
-    return PassTasks(tasks, [*step_pass.overlaps, Overlap(traffic, behind, slows=True)])
-
-
-def _products(step_pass: PassTasks) -> float:
-    """Return the FLOPs of a pass."""
-    return sum(task.operator.work(task.shape, task.direction, 1).flops * task.times for task in step_pass.tasks)
+    slows = traffic[0].part is not Part.HOST_LINK  # copies between memories take no SMs
+    return PassTasks(tasks, [*step_pass.overlaps, Overlap(traffic, behind, slows)])
 
 
 def _recomputed_share(run: TrainingRun, passes: Passes) -> float:
     """Return the share of a backward pass, by its FLOPs, that recomputes products."""
     if run.recompute not in RECOMPUTES_PRODUCTS or not passes.recompute.tasks:
         return 0.0
-    again = _products(passes.recompute)
-    return again / (again + _products(passes.backward))
+    again = passes.recompute.flops
+    return again / (again + passes.backward.flops)
 
 
 def _backward(passes: Passes, traffic: list[Task], overlaps: bool, recomputed: float) -> Passes:
@@ -245,7 +255,8 @@ def _cast(run: TrainingRun, parameters: RankParameters, passes: Passes) -> Passe
 
 def shares_traffic(run: TrainingRun) -> bool:
     """Return whether passes have traffic of sharded weights or gradients."""
-    return run.zero_stage >= 2 and run.layout.gradient_ranks > 1 and not shares_once(run)
+    has_others = run.layout.gradient_ranks > 1 or run.offload_parameters
+    return run.zero_stage >= 2 and has_others and not shares_once(run)
 
 
 def first_differs(run: TrainingRun) -> bool:
@@ -272,15 +283,15 @@ def sharded(run: TrainingRun, parameters: RankParameters, passes: Passes, is_fir
         return passes
     forward, recompute, backward = _copied(run, parameters, passes)
     ahead = run.overlap_parameter_gather and run.prefetch_units > 0
-    gathers: list[Task] = []
-    if run.zero_stage >= 3:
-        gathers = gather_tasks(run, parameters)
-        forward = _with(forward, [], gathers, ahead and not is_first)
+    fetches = _fetches(run, parameters) if run.zero_stage >= 3 else []
+    for traffic in fetches:
+        forward = _with(forward, [], traffic, ahead and not is_first)
     passes = Passes(forward, recompute, backward)
     reduces = run.overlap_gradient_reduction and not is_first
     share = _recomputed_share(run, passes) if ahead or reduces else 0.0
     if run.reshard_after_forward:
-        passes = _backward(passes, gathers, ahead, share)
+        for traffic in fetches:
+            passes = _backward(passes, traffic, ahead, share)
     return _backward(passes, scatter_tasks(run, parameters), reduces, share)
 
 
@@ -298,7 +309,8 @@ def sharded_root(
         return forward, backward
     if run.zero_stage >= 3:
         copies = weight_copies(run, parameters)
-        forward = _with(forward, copies, gather_tasks(run, parameters), overlaps=False)
+        for traffic in _fetches(run, parameters):
+            forward, copies = _with(forward, copies, traffic, overlaps=False), []
     copies = gradient_copies(run, parameters)
     hides = is_end and run.zero_stage == 2 and run.overlap_gradient_reduction
     return forward, _with(backward, copies, scatter_tasks(run, parameters), hides)

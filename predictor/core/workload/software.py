@@ -73,6 +73,8 @@ TUNED = frozenset(
 ON_FSDP1 = frozenset(
     {Framework.FMS_FSDP, Framework.LIGHTNING, Framework.LITGPT, Framework.LLM_FOUNDRY, Framework.TRANSFORMERS}
 )
+# They train on Megatron-LM's core, with Transformer Engine's modules by default.
+ON_MEGATRON_CORE = frozenset({Framework.MEGATRON_BRIDGE, Framework.MEGATRON_LM, Framework.NEMO})
 # They train with DeepSpeed's engine.
 ON_DEEPSPEED = frozenset({Framework.DEEPSPEED, Framework.GPT_NEOX, Framework.MEGATRON_DEEPSPEED})
 # These do where states are shared out below stage 3, which FSDP does not know, or updated by the CPU.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.rows import FP32_BYTES
-from predictor.core.workload.host_stack import step_work
+from predictor.core.workload.host_stack import slowdown, step_work
 from predictor.core.workload.low_precision import gather_bytes, step_weight_casts
-from predictor.core.workload.offload import update
+from predictor.core.workload.muon import muon_update
+from predictor.core.workload.offload import update, updates_beside_weights
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Optimizer
 from predictor.core.workload.sharded_step import shared_once
 from predictor.core.workload.sharding import groups_of, reduction_tasks, shares_once
 from predictor.core.workload.step_tasks import EndTasks
@@ -58,20 +60,32 @@ def _weighted(run: TrainingRun, kind: LayerKind) -> int:
     return sum(1 for row in run.model.layer_rows(kind) if row.weights)
 
 
+def _owned(run: TrainingRun, parameters: RankParameters) -> int:
+    """Return how many of a stage's parameters a rank updates."""
+    if run.zero_stage == 0:
+        return parameters.total
+    return sum(-(-group.parameters // group.sharing.ranks) for group in groups_of(run, parameters))
+
+
 def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTasks:
     """Return what a stage of so many parameters runs after its last micro-batch."""
     reduction: list[Task] = []
     gather: list[Task] = []
-    owned = 0
+    owned = _owned(run, parameters)
     for group in groups_of(run, parameters):
-        share = -(-group.parameters // group.sharing.ranks) if run.zero_stage >= 1 else group.parameters
-        owned += share
+        share = -(-group.parameters // group.sharing.ranks)
         if run.zero_stage < 2:
             reduction += reduction_tasks(run, group)
         if run.zero_stage in (1, 2):
             gather += collective_task("all_gather", share * gather_bytes(run), group.sharing, Part.DATA_PARALLEL)
-    on_gpu, on_host = update(run, owned)
-    optimizer = [_around_optimizer(run, owned), *step_weight_casts(run, stage)]
+    on_gpu, on_host, returned = update(run, owned)
+    around = [] if updates_beside_weights(run) else [_around_optimizer(run, owned)]
+    optimizer = [*around, *step_weight_casts(run, stage), *returned]
+    launched = 0.0
+    if run.optimizer is Optimizer.MUON:
+        own = _owned(run, parameters.matrices)
+        tasks, launched = muon_update(run, stage, own)
+        optimizer, on_gpu = tasks + optimizer, on_gpu - own
     if on_gpu or on_host is None:
         step = catalogue()["optimizer_step"]
         optimizer.insert(0, Task("optimizer_step", step, FORWARD, (on_gpu, 1), 1.0, Part.OPTIMIZER, 1))
@@ -80,4 +94,5 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
         gather, reduction, copies, buckets = shared_once(run, stage, parameters)
         optimizer += copies
     launches, exposed = (0.0, 0.0) if run.full_cuda_graphs else step_work(run, _tensors(run, stage))
+    launches += 0.0 if run.full_cuda_graphs else launched * slowdown(run)
     return EndTasks(reduction, _tied_reduction(run, stage), optimizer, gather, buckets, on_host, launches, exposed)

@@ -42,6 +42,7 @@ class BlockMemory(NamedTuple):
         kept_first: as ``kept``, of the model's beginning, whose chunk has the most micro-batches in flight.
         kept_last: as ``kept``, of the model's end, whose backward pass follows at once where the schedule lets it.
         deferred: the part of ``kept_last`` that the gradients of weights need.
+        ending: exists beside ``kept_last`` in that backward pass.
         gathered: weights that stay gathered while other blocks are computed.
     """
 
@@ -51,6 +52,7 @@ class BlockMemory(NamedTuple):
     kept_last: float = 0.0
     deferred: float = 0.0
     gathered: float = 0.0
+    ending: float = 0.0
 
 
 NO_MEMORY = BlockMemory()

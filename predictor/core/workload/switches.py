@@ -69,14 +69,18 @@ class Activation(StrEnum):
 class Loss(StrEnum):
     """Which cross entropy follows the output projection.
 
-    ``fused_native``: Megatron-LM's own compiled pieces; ``fused_linear``: with the projection, in chunks of tokens.
+    ``torch_eager``: torch's, operation by operation in a compiled run too; ``fused_native``: Megatron-LM's own compiled
+    pieces; ``fused_linear``: with the projection, in chunks of tokens; ``score``: none, as one number of a sample takes
+    the projection's place (reward models).
     """
 
     VOCABULARY_PARALLEL = "vocabulary_parallel"
     TORCH = "torch"
+    TORCH_EAGER = "torch_eager"
     FUSED = "fused"
     FUSED_NATIVE = "fused_native"
     FUSED_LINEAR = "fused_linear"
+    SCORE = "score"
 
     @property
     def operator(self) -> str:

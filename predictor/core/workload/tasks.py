@@ -101,8 +101,29 @@ class PassTasks(NamedTuple):
         """Return everything that runs, hidden traffic included."""
         return self.tasks + [task for overlap in self.overlaps for task in overlap.traffic]
 
+    def repeated(self, times: float) -> PassTasks:
+        """Return so many passes one after the other."""
+        overlaps = [
+            each._replace(traffic=scaled(each.traffic, times), behind=scaled(each.behind, times))
+            for each in self.overlaps
+        ]
+        return PassTasks(scaled(self.tasks, times), overlaps)
+
+    @property
+    def flops(self) -> float:
+        """Return the FLOPs of what runs in turn."""
+        return sum(task.operator.work(task.shape, task.direction, 1).flops * task.times for task in self.tasks)
+
 
 NO_TASKS = PassTasks([], [])
+
+
+class Passes(NamedTuple):
+    """One micro-batch's passes through a block."""
+
+    forward: PassTasks
+    recompute: PassTasks
+    backward: PassTasks
 
 
 def share_of(tasks: list[Task], share: float) -> list[Task]:

@@ -15,8 +15,10 @@ from predictor.core.workload.run_choices import (
     GemmRecipe,
     GraphModule,
     OffloadModule,
+    Optimizer,
     Recompute,
     RecomputeModule,
+    Reference,
 )
 from predictor.core.workload.software import Framework, framework_named
 
@@ -144,14 +146,52 @@ class TrainingKeys:
     pinned_offload: Annotated[
         Switch, Field(description="host memory of offloaded states is pinned (DeepSpeed's pin_memory)")
     ] = True
+    offload_parameters: Annotated[
+        Switch,
+        Field(
+            description="a rank's shards of the weights are kept in host memory, from where ZeRO-3 gathers them "
+            "(DeepSpeed's offload_param, FSDP's CPUOffload)"
+        ),
+    ] = False
     offload_activation_layers: Annotated[
         Amount, Field(description="layers of each model chunk whose activations travel to host memory and back")
     ] = 0
+    offload_activations: Annotated[
+        Switch,
+        Field(
+            description="activations of all layers travel so; with full recomputation the inputs that it keeps (TRL's "
+            "and torchtune's activation offloading)"
+        ),
+    ] = False
+    overlap_activation_offload: Annotated[
+        Switch,
+        Field(
+            description="activations travel beside the computing; false: in its stream (Unsloth's gradient "
+            "checkpointing)"
+        ),
+    ] = True
     offload_modules: Annotated[
         tuple[OffloadModule, ...],
         BeforeValidator(names),
         Field(description="modules of every layer whose inputs do (Megatron-LM's fine-grained offloading)"),
     ] = ()
+    reference_model: Annotated[
+        Reference | None,
+        Field(
+            description="model whose pass without gradients follows every micro-batch's forward pass (DPO, KTO); none "
+            "if absent"
+        ),
+    ] = None
+    reference_passes: Annotated[
+        Count, Field(description="passes without gradients of a micro-batch; KTO's two models have 3 in all")
+    ] = 1
+    optimizer: Annotated[
+        Optimizer,
+        Field(
+            description="adam, or muon: matrices of layers by orthogonalised momentum, which is their only state, all "
+            "else by Adam"
+        ),
+    ] = Optimizer.ADAM
     optimizer_state_bytes: Annotated[
         float | None,
         Field(

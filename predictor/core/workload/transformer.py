@@ -96,7 +96,7 @@ class Transformer(Architecture):
     @property
     def has_lm_head(self) -> bool:
         """Return whether an output projection over the vocabulary follows the layers."""
-        return self.encoder is None or self.encoder.mlm_head
+        return self.loss is not Loss.SCORE and (self.encoder is None or self.encoder.mlm_head)
 
     def beginning_parameters(self) -> int:
         """Return what the first stage holds beside the embedding, whole on every rank: positions, a norm, types."""

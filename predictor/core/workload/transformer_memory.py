@@ -11,13 +11,16 @@ from collections.abc import Iterable
 from predictor.core.blocks.experts import routed_tokens
 from predictor.core.costs.work import ELEMENT_BYTES
 from predictor.core.rows import FP32_BYTES, MASK_BYTES
+from predictor.core.transforms.few_bits import PACKED_BYTES, SCALE_BYTES
 from predictor.core.workload.layer import layer_of
-from predictor.core.workload.losses import head_bytes
-from predictor.core.workload.low_precision import gather_bytes
+from predictor.core.workload.losses import head_bytes, reference_head_bytes
+from predictor.core.workload.low_precision import gather_bytes, wire_bytes
+from predictor.core.workload.offload import updates_beside_weights
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import Optimizer, Reference
 from predictor.core.workload.sharding import shares_once
-from predictor.core.workload.software import ON_DEEPSPEED, Framework
+from predictor.core.workload.software import ON_DEEPSPEED, ON_MEGATRON_CORE
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory, StageStates
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.vision_tower import tower_kept
@@ -39,7 +42,6 @@ COMMUNICATOR_BYTES = 24 * 2 * 8 * 2**20
 # Source: PyTorch, aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize; Transformer Engine,
 # transformer_engine/pytorch/module/base.py, get_cublas_workspace_size_bytes.
 WORKSPACE_BYTES = 32 * 2**20
-ON_TRANSFORMER_ENGINE = frozenset({Framework.MEGATRON_BRIDGE, Framework.MEGATRON_LM, Framework.NEMO})
 
 
 def _ffn_gradients(run: TrainingRun, kind: LayerKind) -> float:
@@ -72,10 +74,11 @@ def _gathered_units(run: TrainingRun) -> int:
     return 1 + (run.prefetch_units if run.overlap_parameter_gather else 0)
 
 
-def _gathered_bytes(run: TrainingRun) -> float:
-    """Return the bytes of a layer's gathered weight: as it travelled, and narrowed where torch.autocast does so."""
-    wire = gather_bytes(run)
-    return wire + (run.element_bytes if wire > run.element_bytes else 0.0)
+def _gathered_bytes(run: TrainingRun, parameters: RankParameters) -> float:
+    """Return the bytes of a unit's gathered weights: as they travelled, and narrowed where torch.autocast does so."""
+    held, narrow = parameters.held.total, parameters.narrow.total
+    narrowed = run.element_bytes if gather_bytes(run) > run.element_bytes else 0
+    return wire_bytes(run, held, narrow) + (held - narrow) * narrowed
 
 
 def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
@@ -85,10 +88,9 @@ def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
         kept += _pipe_outputs(run)
     working = recomputed + _ffn_gradients(run, kind)
     if run.zero_stage == 3 and not run.reshard_after_forward:
-        kept_weights = run.layer_parameters(kind).held.total * _gathered_bytes(run)
-        return BlockMemory(kept, working, gathered=float(kept_weights))
+        return BlockMemory(kept, working, gathered=_gathered_bytes(run, run.layer_parameters(kind)))
     if run.zero_stage == 3:
-        working += _gathered_units(run) * run.layer_parameters(kind).held.total * _gathered_bytes(run)
+        working += _gathered_units(run) * _gathered_bytes(run, run.layer_parameters(kind))
         working += _sharded_gradients(run, run.layer_parameters(kind).total)
     return BlockMemory(kept, working)
 
@@ -121,12 +123,20 @@ def edge_memory(run: TrainingRun, is_first: bool, is_last: bool) -> BlockMemory:
         kept_first += tower_kept(run)
     gathered = 0
     if run.zero_stage == 3:
-        gathered = run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
+        copies = 2 if run.reference_model is Reference.SEPARATE else 1
+        gathered = copies * run.model.embedding_parameters(run.layout.tensor_parallel_size) * run.element_bytes
     if not is_last:
         return BlockMemory(kept_first=kept_first, gathered=float(gathered))
     normed = float((1 + run.model.num_mtp_layers) * activation * call.element_bytes)
-    kept, deferred = head_bytes(run)
-    return BlockMemory(kept_first=kept_first, kept_last=normed + kept, deferred=deferred, gathered=float(gathered))
+    head = head_bytes(run)
+    reference = reference_head_bytes(run) if run.reference_model is not None else 0.0
+    return BlockMemory(
+        kept_first=kept_first,
+        kept_last=normed + head.kept + reference,
+        deferred=head.deferred,
+        gathered=float(gathered),
+        ending=head.gradients,
+    )
 
 
 def _fused_gradients(run: TrainingRun, kind: LayerKind) -> float:
@@ -183,6 +193,14 @@ def _optimizer_state_bytes(run: TrainingRun) -> float:
     return FP32_STATE_BYTES if run.element_bytes == FP32_BYTES else MIXED_PRECISION_STATE_BYTES
 
 
+def _unkept(run: TrainingRun, parameters: RankParameters) -> float:
+    """Return the bytes of second moments, which Muon does not keep of its matrices, where no state's size is said."""
+    if run.optimizer is not Optimizer.MUON or run.optimizer_state_bytes is not None:
+        return 0.0
+    own = parameters.matrices
+    return FP32_BYTES * (_share(run, own) if run.zero_stage >= 1 else own.total)
+
+
 def checkpoint_bytes(run: TrainingRun) -> float:
     """Return the bytes of a checkpoint: one copy of the weights and of what the optimizer keeps, adapters left out."""
     in_optimizer = run.fp32_parameters and run.element_bytes != FP32_BYTES
@@ -198,11 +216,32 @@ def _share(run: TrainingRun, parameters: RankParameters) -> float:
 
 def _weights(run: TrainingRun, parameters: RankParameters, weight_bytes: int) -> float:
     """Return the bytes of the weights that a rank keeps; frozen ones have no fp32 copy."""
-    held = parameters.held
-    trained, everything = (
-        (_share(run, parameters), _share(run, held)) if run.zero_stage >= 3 else (parameters.total, held.total)
+    base = None if run.lora is None else run.lora.quantized_base
+    scales = 0.0 if base is None else parameters.narrow.total * SCALE_BYTES[base]
+    if run.offload_parameters:
+        return scales
+    trained, everything, narrow = (
+        _share(run, each) if run.zero_stage >= 3 else each.total
+        for each in (parameters, parameters.held, parameters.narrow)
     )
-    return trained * weight_bytes + (everything - trained) * run.element_bytes
+    packed = 0.0 if base is None else narrow * PACKED_BYTES[base]
+    return trained * weight_bytes + (everything - trained - narrow) * run.element_bytes + packed + scales
+
+
+def _reference_weights(run: TrainingRun, parameters: RankParameters) -> float:
+    """Return the bytes of a second model's weights, in the precision of the trained ones; FSDP and ZeRO-3 shard both.
+
+    Source: huggingface/trl, trl/trainer/dpo_trainer.py (prepare_deepspeed, prepare_fsdp; dtype of the model).
+    """
+    if run.reference_model is not Reference.SEPARATE:
+        return 0.0
+    held = parameters.held
+    if run.lora is not None:  # which it has not
+        held = RankParameters(parameters.frozen_dense, parameters.frozen_routed)
+    weight_bytes = FP32_BYTES if run.fp32_parameters else run.element_bytes
+    if run.offload_parameters:
+        return 0.0
+    return weight_bytes * (_share(run, held) if run.zero_stage >= 3 else held.total)
 
 
 def stage_states(
@@ -234,14 +273,14 @@ def stage_states(
     if run.framework in ON_DEEPSPEED and run.zero_stage < 3 and run.gradient_bytes < FP32_BYTES:
         widened = share * WIDENED_GRADIENT_BYTES if run.zero_stage else whole * WIDENED_AND_FLATTENED_BYTES
         buffers += widened * (1.0 - run.offload_optimizer)
-    buffers += WORKSPACE_BYTES * (3 if run.framework in ON_TRANSFORMER_ENGINE else 2)
+    buffers += WORKSPACE_BYTES * (3 if run.framework in ON_MEGATRON_CORE else 2)
     on_gpu = 1.0 - run.offload_optimizer
-    if run.framework in ON_DEEPSPEED and run.zero_stage >= 2:  # gradients leave as they are computed
+    if updates_beside_weights(run) or (run.framework in ON_DEEPSPEED and run.zero_stage >= 2):  # leave as computed
         gradient_bytes *= on_gpu
     return StageStates(
-        weights=_weights(run, parameters, weight_bytes) + cast_weights,
+        weights=_weights(run, parameters, weight_bytes) + cast_weights + _reference_weights(run, parameters),
         gradients=(share if scatters_each else whole) * gradient_bytes,
-        optimizer=(share if run.zero_stage >= 1 else whole) * state_bytes * on_gpu,
+        optimizer=((share if run.zero_stage >= 1 else whole) * state_bytes - _unkept(run, parameters)) * on_gpu,
         buffers=buffers,
         communicators=_communicators(run),
     )

@@ -16,10 +16,10 @@ from predictor.core.workload.offload import offloaded_share, with_host_gradients
 from predictor.core.workload.pipeline import pipeline
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
-from predictor.core.workload.sharding import Passes, first_differs, overlaps_gather, sharded
+from predictor.core.workload.sharding import first_differs, overlaps_gather, sharded
 from predictor.core.workload.stage_end import stage_end
 from predictor.core.workload.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
-from predictor.core.workload.tasks import PassTasks, Task, share_of
+from predictor.core.workload.tasks import NO_TASKS, Passes, PassTasks, Task, share_of
 from predictor.core.workload.transformer import Attention, LayerKind
 from predictor.core.workload.transformer_memory import layer_memory, stage_states
 
@@ -73,6 +73,12 @@ def generator_launches(run: TrainingRun) -> tuple[float, float]:
     return GENERATOR_STATE * (2 + draws), GENERATOR_STATE * (6 + draws)
 
 
+def _reference_pass(run: TrainingRun, kind: LayerKind, is_first: bool) -> PassTasks:
+    """Return a reference's forward pass through a layer, with the gathers of its weights."""
+    passes = Passes(layer_of(run, kind).passes.forward, NO_TASKS, NO_TASKS)
+    return sharded(run, run.layer_parameters(kind), passes, is_first).forward
+
+
 def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False, offloaded: float = 0.0) -> BlockTasks:
     """Return one layer of a kind.
 
@@ -88,14 +94,20 @@ def layer_block(run: TrainingRun, kind: LayerKind, is_first: bool = False, offlo
     passes = Passes(forward, recompute, PassTasks(tasks + added, overlaps))
     forward, recompute, backward = sharded(run, run.layer_parameters(kind), passes, is_first)
     backward = with_host_gradients(run, run.layer_parameters(kind), backward)
-    forward, backward, memory = with_offloading(run, kind, forward, backward, layer_memory(run, kind), offloaded)
+    passes = Passes(forward, recompute, backward)
+    passes, memory = with_offloading(run, kind, passes, layer_memory(run, kind), offloaded)
+    host = _host_work(run, kind, passes, counted)
+    if run.reference_run is not None:
+        reference = _reference_pass(run.reference_run, kind, is_first)
+        if host is not None:
+            launched = layer_launches(run.reference_run, kind, reference, records_graph=False)
+            host = host._replace(forward=host.forward + run.reference_passes * launched)
+        passes = passes._replace(forward=passes.forward + reference.repeated(run.reference_passes))
     splits = SCHEDULES[run.schedule].splits_backward
     return BlockTasks(
-        forward,
-        recompute,
-        backward,
+        *passes,
         weight + added if splits else [],
-        _host_work(run, kind, Passes(forward, recompute, backward), counted),
+        host,
         memory,
         accumulation,
     )

@@ -5,7 +5,9 @@ Sources. fms-fsdp: fms_fsdp/policies/mixed_precision.py (parameters and reductio
 (``mixed_precision_param`` bfloat16, ``mixed_precision_reduce`` float32, FSDP2, reshard after forward without a
 pipeline), train_configs/llama3_*.toml (``selective_ac_option`` op), benchmarks/llama3_h100_202412_torchtitan.md; float8
 rows with tensor-wise scales gather in float8 (``enable_fsdp_float8_all_gather``). Attention is torch's
-scaled_dot_product_attention: FlashAttention 2, and on B200 cuDNN (torchtitan, pull request 1196).
+scaled_dot_product_attention: FlashAttention 2, and on B200 cuDNN (torchtitan, pull request 1196). Until early 2025 the
+loss was not compiled with the model ("compiling loss function causes CUDA errors, turning off for now": train.py, then
+components/loss.py): in the rows of December 2024, and in torchao's of torchtitan 0.0.2, those on H100.
 """
 
 from __future__ import annotations
@@ -55,6 +57,11 @@ def fms_fsdp(row: Row) -> dict[str, Any]:
     }
 
 
+def _loss(row: Row) -> str:
+    is_early = row.has("source", "202412") or (row.has("group", "torchao") and row.has("gpu", "H100"))
+    return "torch_eager" if is_early else "torch"
+
+
 def _recompute(row: Row) -> str:
     if row.has("recompute", "full"):
         return "full"
@@ -89,7 +96,7 @@ def torchtitan(row: Row) -> dict[str, Any]:
     asynchronous = row.has("precision", "AsyncTP") or row.has("notes", "async TP")
     return {
         **machine(row),
-        "model": dense_model(row, **LLAMA),
+        "model": dense_model(row, **LLAMA | {"loss": _loss(row)}),
         "parallelism": _fsdp(
             row,
             fp32_gradients=True,

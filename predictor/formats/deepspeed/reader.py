@@ -70,7 +70,8 @@ def from_mapping(
     keys: dict[str, Any] = {**training}
     keys |= problems.part(nothing(), _precision, fields, sections, unsaid, auto)
     keys |= problems.part(nothing(), _activations, sections, unsaid)
-    keys |= problems.part(nothing(), _offloading, sections["zero_optimization"], notes)
+    stage = parallelism.get("zero_stage", 0)
+    keys |= problems.part(nothing(), _offloading, sections["zero_optimization"], stage, notes)
     types = Fields(fields.values.get("data_types") or {}, fields.where, "data_types.")
     gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
     if any(str(name).lower() in FP32 for name in gradients):
@@ -195,31 +196,37 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
     }
 
 
-def _offloading(zero: Fields, notes: list[str]) -> dict[str, Any]:
-    """Return the keys of ``training`` on an optimizer in host memory (ZeRO-Offload).
+def _device(zero: Fields, held: Fields, former: str) -> str:
+    """Return where a section of ``zero_optimization`` keeps what it is of: none or cpu."""
+    device = held.text("device", "cpu" if zero.switch(former) or held.values else "none")
+    if device not in ("none", "cpu"):
+        held.broken(held.error("device", "only cpu is modelled, or none to predict without"))
+    return device
 
-    Source: docs/_pages/config-json.md, runtime/zero/offload_config.py; the states of a share « ratio » move.
+
+def _offloading(zero: Fields, stage: int, notes: list[str]) -> dict[str, Any]:
+    """Return the keys of ``training`` on an optimizer and weights in host memory (ZeRO-Offload).
+
+    Source: docs/_pages/config-json.md, runtime/zero/offload_config.py; the states of a share « ratio » move, and
+    weights of stage 3 alone.
     """
     held, weights = zero.section("offload_optimizer"), zero.section("offload_param")
     zero.used |= {"offload_optimizer", "offload_param"}
-    if weights.text("device", "cpu" if weights.values else "none") != "none" or zero.switch("cpu_offload_param"):
-        rule = "weights in host memory are not modelled; set its device to none to predict without"
-        weights.broken(weights.error("device", rule))
-    moves = zero.switch("cpu_offload") or bool(held.values)
-    device = held.text("device", "cpu" if moves else "none")
-    if device not in ("none", "cpu"):
-        held.broken(held.error("device", "only cpu is modelled, or none to predict without"))
+    keys: dict[str, Any] = {}
+    if _device(zero, weights, "cpu_offload_param") != "none" and stage == 3:
+        keys = {"offload_parameters": True, "pinned_offload": weights.switch("pin_memory"), "framework": FAMILY}
+    device = _device(zero, held, "cpu_offload")
     if held.switch("super_offload"):
         held.broken(held.error("super_offload", "SuperOffload is not modelled; set it to false to predict without"))
     share = held.real("ratio", 1.0)
     if device == "none" or not share:
-        return {}
+        return keys
     notes.append(
         f"{zero.where}: the CPU updates {share:.0%} of the optimizer's states, on one thread a rank as launchers set "
         "(OMP_NUM_THREADS); --set host_threads=N says otherwise"
     )
-    pinned = held.switch("pin_memory")
-    return {"offload_optimizer": share, "host_threads": 1, "pinned_offload": pinned, "framework": FAMILY}
+    pinned = held.switch("pin_memory") or keys.get("pinned_offload", False)
+    return keys | {"offload_optimizer": share, "host_threads": 1, "pinned_offload": pinned, "framework": FAMILY}
 
 
 def _model_ranks(sections: dict[str, Fields]) -> dict[str, Any]:

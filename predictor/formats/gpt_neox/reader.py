@@ -129,8 +129,8 @@ def _layout(keys: Keys, notes: list[str]) -> dict[str, Any]:
 def _zero(keys: Keys, held: Read, precision: str, notes: list[str]) -> dict[str, Any]:
     """Return how states are shared out and gradients reduced.
 
-    Stages 1 and 2 sum whole buckets on every replica (stage_1_and_2.py, allreduce_and_scatter: the default of
-    use_multi_rank_bucket_allreduce); a pipeline reduces once all micro-batches are through.
+    What stages 1 and 2 call reduce_scatter is counted as they run it (core.workload.sharding.reduces_in_buckets); a
+    pipeline reduces once all micro-batches are through.
 
     Raises:
         ConfigError: a stage that pipelines do not take.
@@ -139,8 +139,6 @@ def _zero(keys: Keys, held: Read, precision: str, notes: list[str]) -> dict[str,
     stage, pp = found.get("zero_stage", 0), ranks(keys, "pipe_parallel_size")
     if stage > 1 and pp > 1:
         raise keys.error("zero_optimization", f"its stage is {stage}; DeepSpeed's pipelines take 0 or 1")
-    if stage in (1, 2):
-        found["gradient_reduction"] = "all_reduce"
     if pp > 1:
         found |= {"overlap_gradient_reduction": False, "overlap_parameter_gather": False} if stage else {}
     if precision == "bf16" and not stage:

@@ -14,7 +14,7 @@ from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import LITGPT, TORCH_ATTENTION
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.fsdp_stack import STATES_16
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.litgpt.model import fields_of, model_section
@@ -58,7 +58,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     config = problems.part(Fields({}, path.name), _config, whole)
     model = problems.part(nothing(), model_section, config) if config.values else {}
     unsaid: dict[str, str] = {}
-    devices = problems.part(None, _devices, whole, num_gpus, unsaid)
+    devices = problems.part(None, _devices, whole, num_gpus, unsaid, notes)
     precision, pure = PRECISIONS[whole.text("precision", "bf16-mixed", PRECISIONS)]
     is_sharded = devices is None or devices > 1
     training: dict[str, Any] = {
@@ -101,22 +101,15 @@ def _config(whole: Fields) -> Fields:
     raise ConfigError(f"{whole.where} names no model; give model_name, model_config or checkpoint_dir")
 
 
-def _devices(whole: Fields, num_gpus: int | None, unsaid: dict[str, str]) -> int | None:
-    """Return the GPUs of the run; None where the file leaves them open.
-
-    Raises:
-        ConfigError: it says others than the run has.
-    """
+def _devices(whole: Fields, num_gpus: int | None, unsaid: dict[str, str], notes: list[str]) -> int | None:
+    """Return the GPUs of the run; None where the file leaves them open."""
     given, nodes = whole.get("devices"), whole.whole("num_nodes", 1)
     given = 1 if given is None and whole.has("checkpoint_dir") else given
     if given in (None, "auto", -1, "-1"):
         if num_gpus is None:
             unsaid["parallelism.data_parallel_size"] = f"{whole.where}: devices are all that a node has"
         return num_gpus
-    each = whole.whole("devices", 1)
-    if num_gpus is not None and num_gpus != each * nodes:
-        raise whole.error("devices", f"with num_nodes {nodes} it makes {each * nodes} GPUs; the run has {num_gpus}")
-    return each * nodes
+    return settled_gpus(num_gpus, whole.whole("devices", 1) * nodes, whole.where, notes)
 
 
 def _batch(train: Fields, tunes: bool, devices: int | None) -> dict[str, Any]:
@@ -177,7 +170,7 @@ def _adapters(whole: Fields, model: dict[str, Any]) -> dict[str, Any]:
     if quantized is not None:
         if quantized not in ("bnb.nf4", "bnb.nf4-dq", "bnb.int8-training"):
             raise whole.error("quantize", "only bnb.nf4, bnb.nf4-dq and bnb.int8-training are modelled")
-        keys["quantized_base"] = "int8" if "int8" in quantized else True
+        keys["quantized_base"] = {"bnb.nf4": "nf4", "bnb.nf4-dq": "nf4_double"}.get(quantized, "int8")
     return {"lora": keys}
 
 

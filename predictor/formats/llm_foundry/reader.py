@@ -14,6 +14,7 @@ from predictor.core.base.read_yaml import read_mapping
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.hub_models import preset_of
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
@@ -163,15 +164,16 @@ def _fsdp(section: Fields, training: dict[str, Any]) -> dict[str, Any]:
     """Return the section ``parallelism``; without fsdp_config gradients are reduced as DDP does.
 
     Raises:
-        ConfigError: activations or weights are offloaded, or the strategy is not known.
+        ConfigError: the strategy is not known.
     """
     if not section.values:
         return {"zero_stage": 0, "gradient_reduction": "all_reduce", "overlap_gradient_reduction": True}
     name = section.text("sharding_strategy", "FULL_SHARD", STRATEGIES)
     stage, reshards = STRATEGIES[name]
-    for key in ("activation_cpu_offload", "cpu_offload"):
-        if section.switch(key):
-            section.broken(section.error(key, "offloading is not modelled; set it to false to predict without"))
+    if section.switch("activation_cpu_offload"):  # torch's save_on_cpu, which waits for every copy
+        training |= {"offload_activations": True, "overlap_activation_offload": False}
+    if section.switch("cpu_offload") and stage == 3:
+        training |= ON_HOST
     is_reentrant = section.switch("activation_checkpointing_reentrant", True)
     if section.switch("activation_checkpointing"):
         training |= {"recompute": "full"} | ({} if is_reentrant else {"recompute_stops_early": True})

@@ -162,7 +162,8 @@ def _guesses(script: Script, where: str) -> list[str]:
         if not OF_NO_STEP.search(name.upper()) and "/" not in value
     }
     shown_values = ", ".join(f"{name} {shown(value) or 'empty'}" for name, value in guessed.items())
-    return [f"{where}: variables that the script does not set have their defaults: {shown_values}"] if guessed else []
+    notes = [f"{where}: variables that the script does not set have their defaults: {shown_values}"] if guessed else []
+    return [*notes, *script.of_loops(where)]
 
 
 def _from_yaml(text: str) -> list[str] | None:

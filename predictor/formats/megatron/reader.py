@@ -13,6 +13,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
+from predictor.formats.fields import settled_gpus
 from predictor.formats.megatron.command import Command, load, of_arguments
 from predictor.formats.megatron.deepspeed import is_deepspeed, overrides, prepare
 from predictor.formats.megatron.encoder import encoder, word_pieces
@@ -79,7 +80,8 @@ def _read(command: Command, problems: Problems, num_gpus: int | None) -> Read:
         decided = problems.part(dict[str, Any](), overrides, command, problems, notes, unsaid)
     else:
         decided = {}
-    read = from_options(options, problems, notes, num_gpus or command.world_size, is_asked=num_gpus is not None)
+    gpus = settled_gpus(num_gpus, command.world_size, options.where, notes)
+    read = from_options(options, problems, notes, gpus, is_asked=num_gpus is not None)
     for section, keys in decided.items():
         merged = read.content[section] | keys
         read.content[section] = {key: value for key, value in merged.items() if value is not None}

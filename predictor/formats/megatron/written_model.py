@@ -106,7 +106,7 @@ def _kernels(model: ModelSection, series: Release) -> list[str]:
     elif model.attention is Attention.UNFUSED:
         words.append("--no-masked-softmax-fusion")
     words.append(f"--normalization {'RMSNorm' if is_rms else 'LayerNorm'}")
-    if model.loss is Loss.TORCH or (model.loss is Loss.FUSED and series.has(NO_FUSED_LOSS_SINCE)):
+    if model.loss in (Loss.TORCH, Loss.TORCH_EAGER) or (model.loss is Loss.FUSED and series.has(NO_FUSED_LOSS_SINCE)):
         raise ConfigError(
             f"model.loss is {model.loss}; Megatron-LM's is fused_native or vocabulary_parallel, as releases from core "
             "0.18.2 on refuse Transformer Engine's fused loss"

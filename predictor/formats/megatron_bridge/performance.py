@@ -14,7 +14,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.hub_models import preset_of
 from predictor.formats.hydra import Invocation, invocations
 from predictor.formats.known_keys import known_keys, rest
@@ -131,7 +131,8 @@ class _Command:
         options.values = {**options.values, **({} if length is None else {"seq-length": length})}
         name = self.model_name()
         model = self.problems.part(dict[str, Any](), preset_section, options, name, self.notes)
-        gpus = num_gpus or self.size("num-gpus", "parallelism.data_parallel_size")
+        said = self.size("num-gpus", "parallelism.data_parallel_size")
+        gpus = settled_gpus(num_gpus, said, where, self.notes)
         read = from_options(options, self.problems, self.notes, gpus, num_gpus is not None, model)
         per_node = number(fields.get("gpus-per-node"))
         read.content["parallelism"] |= {} if per_node is None else {"gpus_per_node": per_node}

@@ -15,7 +15,7 @@ from predictor.core.schema.presets import preset
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import PYTORCH_DDP
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed
 from predictor.formats.interpolation import filled
@@ -176,7 +176,7 @@ class _Run:
         }
         keys |= {"expert_parallel_size": ep} if ep > 1 else {}
         keys |= {"expert_tensor_parallel_size": 1} if ep > 1 and tp > 1 else {}
-        gpus = num_gpus or self.gpus()
+        gpus = settled_gpus(num_gpus, self.gpus(), self.where, self.notes)
         if gpus is None and type(sizes["dp_size"]) is int and sizes["dp_size"] > 0:
             gpus = dp * tp * pp * cp
         keys |= replicas(gpus, tp * pp * cp, self.where, self.unsaid, num_gpus is not None)

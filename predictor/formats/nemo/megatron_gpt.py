@@ -13,7 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.presets import preset
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.hub_models import preset_of
 from predictor.formats.known_keys import KnownKeys, known_keys, rest
 from predictor.formats.megatron.offloading import as_sections_say
@@ -111,8 +111,9 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     devices, nodes = trainer.get("devices"), trainer.get("num_nodes")
     gpus = devices * nodes if isinstance(devices, int) and isinstance(nodes, int) and devices > 0 else None
     shape = None if "num-layers" in options.values else _elsewhere(options, model, notes)
-    read = from_options(options, problems, notes, num_gpus or gpus, num_gpus is not None, shape)
-    if isinstance(devices, int) and devices > 0 and nodes != 1:
+    gpus = settled_gpus(num_gpus, gpus, path.name, notes)
+    read = from_options(options, problems, notes, gpus, num_gpus is not None, shape)
+    if gpus and isinstance(devices, int) and devices > 0 and nodes != 1 and gpus % devices == 0:
         read.content["parallelism"]["gpus_per_node"] = devices
     read.content["training"] |= {"framework": FAMILY} | problems.part(dict[str, Any](), _adapters, path.name, model)
     holders = (Fields(left, path.name, "model.", problems=problems.lines), optim)

@@ -15,6 +15,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
+from predictor.formats.fields import settled_gpus
 from predictor.formats.interpolation import filled
 from predictor.formats.megatron.options import Options
 from predictor.formats.megatron.reader import from_options, model_section
@@ -112,8 +113,9 @@ class _Recipe:
         model = self.problems.part(dict[str, Any](), self.model, options, data)
         devices, nodes = trainer.get("devices"), trainer.get("num_nodes", 1)
         gpus = devices * nodes if type(devices) is int and type(nodes) is int and devices > 0 else None
-        read = from_options(options, self.problems, self.notes, num_gpus or gpus, num_gpus is not None, model)
-        if type(devices) is int and devices > 0 and nodes != 1:
+        gpus = settled_gpus(num_gpus, gpus, self.where, self.notes)
+        read = from_options(options, self.problems, self.notes, gpus, num_gpus is not None, model)
+        if gpus and type(devices) is int and devices > 0 and nodes != 1 and gpus % devices == 0:
             read.content["parallelism"]["gpus_per_node"] = devices
         if trainer.get("accumulate_grad_batches", 1) not in (None, 1):
             self.problems.lines.append(

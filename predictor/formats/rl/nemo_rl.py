@@ -12,7 +12,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed
 from predictor.formats.interpolation import filled
@@ -87,7 +87,7 @@ class _Run:
         length = policy.whole("max_total_sequence_length", 512)
         model["sequence_length"] = length
         batch = self.batch(length)
-        gpus = (num_gpus or self.gpus(), num_gpus is not None)
+        gpus = (settled_gpus(num_gpus, self.gpus(), self.where, self.notes), num_gpus is not None)
         if self.megatron.switch("enabled"):
             read = self.of_megatron(model, batch, gpus)
         else:

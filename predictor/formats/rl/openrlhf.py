@@ -15,7 +15,8 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.deepspeed import reader as deepspeed
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import Invocation, invocations
 from predictor.formats.known_keys import known_keys, rest
@@ -101,7 +102,7 @@ class _Command:
         name = fields.get("pretrain")
         model = hub_section(name, "--pretrain", self.where, self.unsaid, self.notes)
         length = self.length()
-        gpus = num_gpus or self.gpus()
+        gpus = settled_gpus(num_gpus, self.gpus(), self.where, self.notes)
         rings = self.known("ring-attn-size", 1, "parallelism.context_parallel_size")
         tp = self.known("ds-tensor-parallel-size", 1, "parallelism.tensor_parallel_size")
         degrees = self.problems.part(
@@ -117,8 +118,11 @@ class _Command:
         if training["recompute"] == "none":
             training.pop("recompute_stops_early", None)
         training |= self.problems.part(dict[str, Any](), self.adapters)
+        if self.kind == "dpo":  # its reference is a model of its own, beside adapters too (cli/train_dpo.py)
+            training["reference_model"] = "separate"
         loss = "fused" if fields.switch("use-liger-kernel") else "torch"
         loss = "vocabulary_parallel" if fields.switch("fsdp2-tp-loss-parallel") else loss
+        loss = "score" if self.kind == "rm" else loss
         content = {"model": model | {"sequence_length": length, "loss": loss}} | read.content
         left = {key: why for key, why in read.unsaid.items() if key.startswith("model.")}
         notes = (*self.notes, *read.notes, *self.rest())
@@ -127,8 +131,6 @@ class _Command:
     def sharded(self, written: dict[str, Any]) -> Read:
         """Return the command as torch's FSDP2 runs it: weights and gradients in fp32, cast for products."""
         fields = self.fields
-        if fields.switch("fsdp2-cpu-offload"):
-            fields.broken(fields.error("fsdp2-cpu-offload", "offloading is not modelled here; remove it"))
         stays = fields.switch("no-fsdp2-reshard-after-forward")
         keys = fsdp(True, stays_gathered=stays)
         if fields.switch("fsdp2-tp-sequence-parallel"):
@@ -140,6 +142,7 @@ class _Command:
             "framework": "transformers",
             "recompute_stops_early": True,
         }
+        training |= ON_HOST if fields.switch("fsdp2-cpu-offload") else {}
         return Read({"parallelism": keys, "training": training}, ())
 
     def length(self) -> int:
@@ -227,6 +230,4 @@ class _Command:
         self.fields.used = {key.replace("-", "_") for key in self.fields.used}
         what = "what runs beside the update (rollout, reference, critic, rewards)"
         notes = left_out(self.where, [f"--{key.replace('-', '_')}" for key in parts], what)
-        if self.kind in PAIRS[:1]:
-            notes.append(f"{self.where}: the reference's forward pass is not predicted")
         return notes + rest(known_keys(KEYS), "OpenRLHF", [self.fields])

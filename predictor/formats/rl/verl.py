@@ -13,7 +13,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed, invocations, overridden
 from predictor.formats.interpolation import filled
@@ -116,7 +116,7 @@ class _Run:
         name_key = name_key if fields.has(name_key) else f"{self.model_prefix}path"
         model = hub_section(fields.get(name_key), name_key, self.where, self.unsaid, self.notes)
         model["sequence_length"] = self.length()
-        gpus = (num_gpus or self.gpus(launched), num_gpus is not None)
+        gpus = (settled_gpus(num_gpus, self.gpus(launched), self.where, self.notes), num_gpus is not None)
         batch = self.batch(model["sequence_length"])
         read = self.of_megatron(model, batch, gpus) if strategy == MEGATRON else self.of_fsdp(model, batch, gpus)
         read.content["training"] |= self.problems.part(dict[str, Any](), self.adapters)

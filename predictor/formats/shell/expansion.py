@@ -46,6 +46,7 @@ class Script:
         documents: texts that the script holds (<<EOF), expanded unless they are literal (<<'EOF').
         skipped: variables that only branches set which do not run.
         guesses: what an unset variable is taken for, by its name: its default, or nothing.
+        loops: values that a variable takes one after another, of which the first is read.
     """
 
     values: dict[str, str] = field(default_factory=dict)
@@ -55,6 +56,13 @@ class Script:
     documents: list[str] = field(default_factory=list)
     skipped: set[str] = field(default_factory=set)
     guesses: dict[str, str] = field(default_factory=dict)
+    loops: dict[str, list[str]] = field(default_factory=dict)
+
+    def of_loops(self, where: str) -> list[str]:
+        """Return a note on the values that loops take, for variables that a command has."""
+        taken = {name: values for name, values in self.loops.items() if name in self.used and len(values) > 1}
+        shown_values = ", ".join(f"{name} {values[0]} of {', '.join(values)}" for name, values in taken.items())
+        return [f"{where}: of a loop the first run is read: {shown_values}"] if taken else []
 
 
 def expand(word: str, script: Script) -> str:

@@ -41,6 +41,7 @@ class _Block:
         awaits_pattern: a pattern of the case comes next.
         matches: an alternative of that pattern does.
         of_arguments: it reads the script's own arguments.
+        name: the variable of a loop over words, which has the first of them inside; empty: no such loop.
     """
 
     runs: bool | None = None
@@ -50,6 +51,7 @@ class _Block:
     awaits_pattern: bool = False
     matches: bool | None = False
     of_arguments: bool = False
+    name: str = ""
 
     def enter(self, matches: bool | None) -> None:
         """Begin a branch."""
@@ -156,13 +158,28 @@ def _keyword(reading: _Reading, words: list[str]) -> list[str] | None:
     elif first in _LOOPS:
         bare = first == "for" and len(words) == 2 and not words[1].startswith("((")  # « for x; do »
         reads = bare or bool(_OWN_ARGUMENTS.search(" ".join(words)))
-        blocks.append(_Block(of_arguments=reads))
+        blocks.append(_Block(of_arguments=reads, name="" if reads else _first_of_loop(reading, words)))
         return []
     elif first in _CLOSING:
+        if blocks and blocks[-1].name:
+            del reading.script.values[blocks[-1].name]
         del blocks[-1:]
     elif first not in _PREFIXES:
         return None
     return words[1:]
+
+
+def _first_of_loop(reading: _Reading, words: list[str]) -> str:
+    """Give the variable of « for x in 1 2 3 » its first value, and return its name; empty: the words are not known."""
+    if words[0] != "for" or len(words) < 4 or words[2] != "in":
+        return ""
+    name, script = words[1], reading.script
+    values = " ".join(expand(word, script) for word in words[3:]).split()
+    if not values or any(map(is_unknown, values)) or name in script.values or "*" in "".join(values):
+        return ""
+    script.values[name] = values[0]
+    script.loops[name] = values
+    return name
 
 
 def _settled(reading: _Reading, condition: list[Statement]) -> bool | None:

@@ -10,9 +10,17 @@ CALLED = re.compile(
     r"(?:^|[\s;\"'])(?:bash|sh|source|\.|sbatch|srun)\s+(?:-\w+\s+)*\"?([^\s;|&\"']+\.(?:sh|slurm|sbatch))\b",
     re.MULTILINE,
 )
-MOST_SHOWN = 3
+MOST_SHOWN, MOST_NAMES = 3, 6
 # GPT-NeoX's launcher, its program, and the configurations that follow with or without an ending.
 NEOX = re.compile(r"\bdeepy\.py\s+[^\s;|&]+\.py\s+([^\n;|&>]+)")
+
+
+# A program of Python that a launcher starts, and its arguments.
+OWN = re.compile(
+    r"(?:^|[\s;&|])(?:torchrun|deepspeed|(?:accelerate|composer|fabric)\s+\w*|python3?|srun)\b[^\n;|&]*?\s(\S+\.py)\b([^\n;|&]*)"
+)
+NAMED = re.compile(r"(?:^|[\s=])([^\s=\"'$]+\.(?:ya?ml|json|toml))\b")
+WAY_OUT = "give the run as a configuration, or as options: --model NAME or config.json --gpus N --micro-batch-size N …"
 
 
 def of_other_script(where: str, text: str) -> ConfigError | None:
@@ -25,12 +33,27 @@ def of_other_script(where: str, text: str) -> ConfigError | None:
     if called:
         shown = ", ".join(called[:MOST_SHOWN])
         return ConfigError(f"{where} holds no arguments of a training; it starts {shown}: read that")
+    if (started := _of_own_program(without_remarks)) is not None:
+        return ConfigError(f"{where} starts {started}; {WAY_OUT}")
     if not (text.startswith("#!") or re.search(r"^export \w+=", text, re.MULTILINE)):
         return None
     return ConfigError(
         f"{where} holds no arguments of a training, such as --num-layers 32; read the script that starts it, or print "
         "the command that runs (echo in front of it) and read that"
     )
+
+
+def _of_own_program(text: str) -> str | None:
+    """Return what a script starts where it is a program that no tool here knows; None where it starts none."""
+    found = list(OWN.finditer(text))
+    if not found:
+        return None
+    program, arguments = found[-1][1], found[-1][2]
+    if (file := NAMED.search(arguments)) is not None:
+        return f"{program} with {file[1]}: read that file, if it is of a tool that list-formats shows"
+    names = re.findall(r"(?:^|\s)(--?[A-Za-z][\w.-]*)", arguments)
+    listed = ", ".join(names[:MOST_NAMES]) + (" …" if len(names) > MOST_NAMES else "")
+    return f"{program}, a program of its own whose arguments ({listed or 'none'}) are not known here"
 
 
 def _of_gpt_neox(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats.fields import Fields
+from predictor.formats.fields import Fields, settled_gpus
 from predictor.formats.shell.script import Script, parse
 from predictor.formats.shell.words import as_written, is_unknown
 from predictor.formats.torchtitan.reader import from_job
@@ -60,7 +60,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         if not isinstance(sections.get(section), dict):
             sections[section] = {}
         _put(sections[section], name.split("."), value.split(",") if key in LISTS and isinstance(value, str) else value)
-    gpus = num_gpus or _gpus(given, named, script)
+    gpus = settled_gpus(num_gpus, _gpus(given, named, script), path.name, notes)
     return from_job(Fields(sections, where, problems=problems.lines), problems, gpus, notes)
 
 

@@ -20,7 +20,6 @@ NOT_MODELLED = {
     "flux": "it makes images",
     "muse_glimmer": "the gains of its norms are not modelled",
     "qwen3_vl": "its vision tower sees images whose number and sizes only the data say",
-    "qwen3_5": "its vision tower sees images whose number and sizes only the data say",
 }
 COMMON = {"rotary_fraction": 1.0, "biases": False, "tied_embeddings": False}
 
@@ -50,7 +49,7 @@ def model_of(section: Fields, name: str, flavor: str) -> tuple[dict[str, Any], s
     if isinstance(found, str):
         return {"preset": found}, ""
     if found is not None:
-        return {**COMMON, **found}, ""
+        return {**({} if "preset" in found else COMMON), **found}, ""
     if name in NOT_MODELLED:
         return {}, f"{section.where}: {section.prefix}name is {name!r}; {NOT_MODELLED[name]}"
     listed = known or flavors()

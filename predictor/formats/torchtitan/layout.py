@@ -124,21 +124,21 @@ def pipeline(layout: Fields, layers: int | None) -> dict[str, Any]:
         )
     if parts or points:
         key = "module_fqns_per_model_part" if parts else "pipeline_parallel_split_points"
-        split = _listed(parts) if parts else _between(points, layers)
-        if sum(split) != layers:
-            raise layout.error(key, f"its parts hold {sum(split)} of {layers} layers; name each once, as layers.0")
+        parted = _listed(parts) if parts else _between(points, layers)
+        if sum(parted) != layers:
+            raise layout.error(key, f"its parts hold {sum(parted)} of {layers} layers; name each once, as layers.0")
     else:
         key = "pipeline_parallel_layers_per_stage"
         stages = pp * (2 if is_looped else 1) if per_stage is None else ceil((layers + first + last) / per_stage)
-        split = _split(layers, stages, first, last)
-    if len(split) % pp or (len(split) > pp) != is_looped:
-        raise layout.error(key, f"it makes {len(split)} stages for {pp} ranks and {name}, which do not fit")
-    if min(split) < (0 if parts or points else 1):
-        raise layout.error("pipeline_parallel_degree", f"{layers} layers do not fill its {len(split)} stages")
+        parted = split(layers, stages, first, last)
+    if len(parted) % pp or (len(parted) > pp) != is_looped:
+        raise layout.error(key, f"it makes {len(parted)} stages for {pp} ranks and {name}, which do not fit")
+    if min(parted) < (0 if parts or points else 1):
+        raise layout.error("pipeline_parallel_degree", f"{layers} layers do not fill its {len(parted)} stages")
     if not is_looped:
-        return {"schedule": schedule, "layers_per_stage": split}
-    chunks = {"schedule": schedule, "virtual_pipeline_parallel_size": len(split) // pp}
-    return chunks if len(set(split)) == 1 else chunks | {"layers_per_stage": _by_rank(split, pp, schedule)}
+        return {"schedule": schedule, "layers_per_stage": parted}
+    chunks = {"schedule": schedule, "virtual_pipeline_parallel_size": len(parted) // pp}
+    return chunks if len(set(parted)) == 1 else chunks | {"layers_per_stage": _by_rank(parted, pp, schedule)}
 
 
 def _by_rank(split: list[int], pp: int, schedule: str) -> list[list[int]]:
@@ -161,10 +161,10 @@ def _between(points: Any, layers: int) -> list[int]:
     return [after - before for before, after in pairwise(starts)]
 
 
-def _split(layers: int, stages: int, first: int, last: int) -> list[int]:
+def split(layers: int, stages: int, first: int, last: int) -> list[int]:
     """Return layers per stage; the embedding counts as ``first`` layers and the output as ``last``."""
     each, extra = divmod(layers + first + last, stages)
-    split = [each + (stage < extra) for stage in range(stages)]
-    split[0] -= first
-    split[-1] -= last
-    return split
+    parted = [each + (stage < extra) for stage in range(stages)]
+    parted[0] -= first
+    parted[-1] -= last
+    return parted

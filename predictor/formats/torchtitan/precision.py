@@ -6,6 +6,7 @@ torchtitan/components/quantization; its releases of 2024 had training.enable_flo
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from predictor.core.workload.run_choices import GemmRecipe
@@ -138,7 +139,9 @@ def _nvfp4(section: Fields, layers: int) -> dict[str, Any]:
     Raises:
         ConfigError: it is in other layers.
     """
-    names = section.get("fqns")
+    names, tail = section.get("fqns"), section.real("bf16_tail_fraction", 0.0)
+    if tail:  # components/quantization/nvfp4.py, nvfp4_bf16_tail_fqns
+        return {"gemm_recipe": str(GemmRecipe.NVFP4), "layers_in_16_bits_at_end": ceil(layers * tail)}
     if names in (None, ["layers"]):
         return {"gemm_recipe": str(GemmRecipe.NVFP4)}
     first = [f"layers.{layer}." for layer in range(len(names))] if isinstance(names, list) else None

@@ -13,6 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtitan.flavors import model_of, presets, sizes
 from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
@@ -37,6 +38,10 @@ READ_ELSEWHERE = frozenset(  # where there is a pipeline, adapters, checkpointin
         "parallelism.pipeline_parallel_microbatches",
     }
 )
+OF_IMAGES = {
+    "images_per_sample": "the number of images in a sample; one, unless it is said",
+    "image_size": "the size of an image",
+}
 # Keys of releases of 2024, by today's: those of training, and beginnings of those of experimental.
 OF_2024 = {
     "data_parallel_degree": "data_parallel_shard_degree",
@@ -94,6 +99,8 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[
     training |= low | problems.part(nothing(), _recompute, sections["activation_checkpoint"])
     training |= _compiled(sections, notes) | _graphs(trained) | {"framework": FAMILY}
     parallelism |= gathers if parallelism.get("zero_stage") else {}
+    if trained.switch("enable_cpu_offload") and parallelism.get("zero_stage") == 3:
+        training |= ON_HOST
     if trained.text("mixed_precision_reduce", "float32", REDUCED) == "bfloat16" and parallelism.get("zero_stage"):
         parallelism["fp32_gradients"] = False
     if trained.get("dtype") == "bfloat16":
@@ -101,7 +108,8 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[
         training["optimizer_state_bytes"] = BF16_STATES
         parallelism.pop("fp32_parameters", None)
     # Ranks that split the layers split the loss over the vocabulary, which has a kernel of its own.
-    model["loss"] = "torch" if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
+    whole = "torch" if _compiles_loss(sections["compile"]) else "torch_eager"
+    model["loss"] = whole if parallelism.get("tensor_parallel_size", 1) == 1 else "vocabulary_parallel"
     others = [job.section(name) for name in job.values if name not in sections]
     notes += rest(known_keys(KEYS), "torchtitan", [*sections.values(), *others], READ_ELSEWHERE)
     problems.check()
@@ -148,6 +156,8 @@ def _model(section: Fields, unsaid: dict[str, str]) -> dict[str, Any]:
     model, why = model_of(section, name, flavor)
     if why:
         unsaid["model.num_layers"] = f"{why}; take its config.json in front (from: [config.json, {section.where}]), or"
+    if "vision" in model:
+        unsaid |= {f"model.vision.{key}": f"{section.where}: its data say {what}" for key, what in OF_IMAGES.items()}
     further = section.optional_whole("num_mtp_layers")
     return model | ({} if further is None else {"num_mtp_layers": further})
 
@@ -238,6 +248,10 @@ def _compiled(sections: dict[str, Fields], notes: list[str]) -> dict[str, bool]:
     if parts is not None and "model" not in parts:
         notes.append("compile.components without model: predicted without compiled kernels")
         return {}
-    if parts is not None and "loss" not in parts:
-        notes.append("compile.components without loss: predicted with a compiled loss")
     return {"compiled": True}
+
+
+def _compiles_loss(section: Fields) -> bool:
+    """Return whether the loss is compiled wherever the model is."""
+    parts = section.get("components")
+    return parts is None or "loss" in parts or "model" not in parts

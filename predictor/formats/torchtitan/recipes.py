@@ -23,7 +23,11 @@ from predictor.formats.python_source.values import Record, Unknown, is_open
 from predictor.formats.torchtitan.flavors import flavors
 from predictor.formats.torchtitan.reader import from_job
 
-EXTERNAL = frozenset({"model_registry", "default_adamw"})
+# A function of torchtitan that names all layers but the last part of them, of a model that its own code makes.
+TAIL = "nvfp4_bf16_tail_fqns"
+EXTERNAL = frozenset({"model_registry", "default_adamw", TAIL})
+# Of releases that run forward and backward pass as a CUDA graph unless training.disable_cuda_graphs is true.
+WITH_GRAPHS = re.compile(r"\bdisable_cuda_graphs\b|\bChunkedLossWrapper\b|\bmax_context_length\b")
 # Whose runs are pre-training; others generate text, train towers or recover from faults as well.
 CONTAINERS = re.compile(r"(?:.*\.)?(?:Trainer\.Config|JobConfig)")
 SPECS = ("model_registry", "model_spec", "get_train_spec")
@@ -80,7 +84,8 @@ def job_of(path: Path, function: str | None, problems: Problems, notes: list[str
     if not CONTAINERS.fullmatch(value.kind) and not _is_derived(module, value.kind):
         raise ConfigError(f"{where} returns a {value.kind}; expected a Trainer.Config or a JobConfig of pre-training")
     problems.lines += [f"{where}: {line}" for line in raised]
-    job = _Job(value, where, name, path.resolve().parent.name, problems)
+    has_graphs = WITH_GRAPHS.search(path.read_text(encoding="utf-8-sig")) is not None
+    job = _Job(value, where, name, path.resolve().parent.name, problems, has_graphs)
     sections = job.sections()
     notes += job.notes
     return sections, where
@@ -89,9 +94,11 @@ def job_of(path: Path, function: str | None, problems: Problems, notes: list[str
 class _Job:
     """One configuration being brought into sections."""
 
-    def __init__(self, container: Record, where: str, name: str, folder: str, problems: Problems) -> None:
+    def __init__(
+        self, container: Record, where: str, name: str, folder: str, problems: Problems, has_graphs: bool
+    ) -> None:
         self.fields, self.where, self.name, self.problems = container.fields, where, name, problems
-        self.folder = folder
+        self.folder, self.has_graphs = folder, has_graphs
         self.notes: list[str] = []
 
     def sections(self) -> dict[str, Any]:
@@ -117,8 +124,12 @@ class _Job:
         if made.get("tp_gemm_backend") == "dist_gemm":  # collectives folded into the products that they feed or follow
             layout["enable_async_tensor_parallel"] = True
         dense = experts == 1 or made.get("non_blocking_capacity_factor") is not None  # no host waits for counts
-        captures = training.pop("disable_cuda_graphs", None) is False
-        job["training"]["cuda_graphs"] = captures and dense and layout.get("pipeline_parallel_degree", 1) == 1
+        is_said = "disable_cuda_graphs" in training
+        captures = training.pop("disable_cuda_graphs", not self.has_graphs) is False
+        captures = captures and dense and layout.get("pipeline_parallel_degree", 1) == 1
+        job["training"]["cuda_graphs"] = captures
+        if captures and not is_said:
+            self.notes.append(f"{self.where}: as it says no training.disable_cuda_graphs, a CUDA graph is predicted")
         loss = self.fields.get("loss")
         if isinstance(loss, Record) and "Chunked" in loss.kind:
             self.notes.append(f"{self.where}: the loss is predicted over all tokens at once, not in chunks")
@@ -228,6 +239,10 @@ class _Job:
             for part in CONVERTERS[kind].split("."):
                 inner = inner.setdefault(part, {})
             plain = {key: item for key, item in converter.fields.items() if key != "model_compile_enabled"}
+            names_layers = plain.get("fqns")
+            if isinstance(names_layers, Record) and names_layers.short_kind == TAIL:
+                del plain["fqns"]
+                plain["bf16_tail_fraction"] = [*names_layers.arguments, *names_layers.fields.values()][-1]
             self.problems.lines += [
                 f"{self.where}: {kind}.{key} cannot be read: {_why(item)}"
                 for key, item in plain.items()

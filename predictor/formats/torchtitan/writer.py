@@ -5,16 +5,22 @@ Source of names: pytorch/torchtitan, torchtitan/config/job_config.py of 0.2.2. M
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.base.words import counted
+from predictor.core.base.words import counted as in_words
+from predictor.core.checks.pipeline_layout import split_of
 from predictor.core.schema.merging import merged
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.presets import preset
 from predictor.core.schema.sections import RunConfig, TrainingSection
+from predictor.core.timeline.schedules import SCHEDULES as SCHEDULED
+from predictor.core.workload.partition import chunk_layers
 from predictor.core.workload.run_choices import GemmRecipe, Recompute
+from predictor.core.workload.switches import Loss
+from predictor.formats.torchtitan.layout import split
 from predictor.formats.torchtitan.reader import DISPATCHERS, PRESETS
 from predictor.formats.torchtitan.written_python import python_job
 
@@ -23,6 +29,8 @@ SCHEDULES = {
     "all_forward_all_backward": "GPipe",
     "interleaved_1f1b": "Interleaved1F1B",
     "looped_bfs": "LoopedBFS",
+    "zbv": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
 }
 MODES = {Recompute.NONE: "none", Recompute.FULL: "full", Recompute.PER_OP: "selective"}
 PRECISIONS = {"bf16": "bfloat16", "fp32": "float32"}
@@ -61,15 +69,19 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
         },
         "parallelism": _degrees(parallel) | (_pipeline(config) | pipeline if pipeline else {}),
         "activation_checkpoint": _recomputation(training),
-        "compile": {"enable": training.compiled, "components": ["model", "loss"]},
+        "compile": {"enable": training.compiled, "components": _compiled_parts(config.model)},
     }
     nodes = max(1, num_gpus // gpus_per_node)
     start = f"torchrun --nproc-per-node {min(num_gpus, gpus_per_node)} --nnodes {nodes} -m torchtitan.train"
-    title = f"torchtitan {version} on {counted(num_gpus, 'GPU')} of {config.system}, as searched."
+    title = f"torchtitan {version} on {in_words(num_gpus, 'GPU')} of {config.system}, as searched."
     if version != TOML:
         return python_job(config, tables, title, start)
     head = [f"# {title} Start it on every node with", f"# {start} --job.config_file FILE"]
     return "\n".join([*head, *_toml(merged(tables, _low_precision(config)))]) + "\n"
+
+
+def _compiled_parts(model: ModelSection) -> list[str]:
+    return ["model"] if model.loss is Loss.TORCH_EAGER else ["model", "loss"]
 
 
 def _chosen(known: dict[Any, str], key: str, value: Any) -> str:
@@ -137,20 +149,33 @@ def _degrees(parallel: ParallelismSection) -> dict[str, Any]:
 
 
 def _pipeline(config: RunConfig) -> dict[str, Any]:
-    """Return schedule and split of a pipeline; embedding and output count as no layers."""
+    """Return schedule and split of a pipeline: embedding and output count as a layer each, or as none.
+
+    Without a number of layers for each, a stage has one chunk, or two where the schedule has several.
+    """
     parallel = config.parallelism
     chunks = parallel.virtual_pipeline_parallel_size
     name = parallel.schedule or ("interleaved_1f1b" if chunks > 1 else "1f1b")
+    written = _chosen(SCHEDULES, "parallelism.schedule", name)
+    layers, stages = config.model.num_layers, parallel.pipeline_parallel_size * chunks
+    counted = int(_in_order(parallel, config.model, name) == split(layers, stages, 1, 1))
     keys: dict[str, Any] = {
-        "pipeline_parallel_schedule": _chosen(SCHEDULES, "parallelism.schedule", name),
-        "pipeline_parallel_first_stage_less_layers": 0,
-        "pipeline_parallel_last_stage_less_layers": 0,
+        "pipeline_parallel_schedule": written,
+        "pipeline_parallel_first_stage_less_layers": counted,
+        "pipeline_parallel_last_stage_less_layers": counted,
     }
-    if chunks > 1:
-        keys["pipeline_parallel_layers_per_stage"] = config.model.num_layers // (
-            parallel.pipeline_parallel_size * chunks
-        )
+    if chunks > 2:
+        keys["pipeline_parallel_layers_per_stage"] = ceil((layers + 2 * counted) / stages)
     return keys
+
+
+def _in_order(parallel: ParallelismSection, model: ModelSection, schedule: str) -> list[int]:
+    """Return the layers of every chunk in the model's order."""
+    order, stages = SCHEDULED[schedule], parallel.pipeline_parallel_size
+    own = split_of(parallel, model, order, parallel.virtual_pipeline_parallel_size)
+    chunks = own.chunks or [chunk_layers(own.stages, stage, own.num_chunks) for stage in range(stages)]
+    holders = [order.holder(place, stages) for place in range(stages * own.num_chunks)]
+    return [chunks[stage][chunk] for stage, chunk in holders]
 
 
 def _recomputation(training: TrainingSection) -> dict[str, Any]:

@@ -124,8 +124,6 @@ def _lora(section: Fields, is_quantized: bool) -> dict[str, Any]:
         raise section.error(
             "apply_lora_to_output", "an adapter of the output projection is not modelled; set it to false"
         )
-    if section.switch("use_dora"):
-        raise section.error("use_dora", "DoRA is not modelled; set it to false to predict LoRA")
     section.get("lora_alpha")
     targets = [ATTENTION[name] for name in names]
     targets += ["gate", "up", "ffn_down"] if section.switch("apply_lora_to_mlp") else []
@@ -133,5 +131,6 @@ def _lora(section: Fields, is_quantized: bool) -> dict[str, Any]:
         raise ConfigError(f"{section.where}: model has no adapters; name them in lora_attn_modules")
     keys: dict[str, Any] = {"rank": section.whole("lora_rank", 8), "targets": targets, "fp32": False}
     keys |= {"dropout": rate} if (rate := section.real("lora_dropout", 0.0)) else {}
+    keys |= {"dora": True} if section.switch("use_dora") else {}
     quantized = section.switch("quantize_base", is_quantized)
-    return keys | ({"quantized_base": True} if quantized else {})
+    return keys | ({"quantized_base": "nf4_double"} if quantized else {})

@@ -14,7 +14,7 @@ from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
-from predictor.formats.fsdp_stack import eager, fsdp_section
+from predictor.formats.fsdp_stack import ON_HOST, eager, fsdp_section
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.torchtune.models import model_section
@@ -35,9 +35,8 @@ OPTIMIZERS = {
     "torchao.prototype.low_bit_optim.AdamW4bit": 1,
     "torchao.prototype.low_bit_optim.AdamWFp8": 2,
 }
+PAIRWISE = ("DPOLoss", "RSOLoss")  # of answers, beside a reference
 OTHER_LOSSES = {
-    "DPOLoss": "a step of DPO runs two answers and a reference model; predict its parts as trainings of their own",
-    "RSOLoss": "a step of preference learning runs two answers and a reference model, which is not modelled",
     "PPOLoss": "a step of PPO generates text as well, which is not modelled",
     "GRPO": "a step of GRPO generates text as well, which is not modelled",
 }
@@ -73,14 +72,21 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         "num_micro_batches": fields.whole("gradient_accumulation_steps", 1),
         **eager(precision, True, _compiles(fields, notes)),
         **problems.part(nothing(), _checkpointing, fields),
+        **({"offload_activations": True} if fields.switch("enable_activation_offloading") else {}),
         **problems.part(nothing(), _optimizer, sections.get("optimizer", Fields({}, path.name)), notes),
         **problems.part(nothing(), _float8, fields),
         **({"lora": lora} if lora else {}),
     }
     parallelism = problems.part(nothing(), _layout, fields, precision, num_gpus, unsaid)
-    if lora.get("quantized_base") and parallelism.get("zero_stage") == 3 and num_gpus is not None:
-        rule = "a base in four bits that GPUs shard is not modelled; predict one (--gpus 1)"
-        problems.lines.append(str(sections["model"].error("_component_", rule)))
+    holders = (fields, "fsdp_cpu_offload"), (sections.get("fsdp", fields), "cpu_offload")
+    offloads = [holder.switch(key) for holder, key in holders]
+    if any(offloads) and parallelism.get("zero_stage") == 3:
+        training |= ON_HOST
+    loss = sections["loss"].text("_component_", "") if "loss" in sections else ""
+    if loss.endswith(PAIRWISE):  # recipes/lora_dpo_distributed.py, full_dpo_distributed.py: both answers in one batch
+        training["micro_batch_size"] *= 2
+        training["reference_model"] = "adapters_off" if lora else "separate"
+        notes.append(f"{path.name}: a sample is two sequences, the chosen and the rejected answer")
     model |= _samples(fields, sections, notes, unsaid)
     _refuse_losses(sections, problems)
     problems.lines += _of_other_recipes(fields)
@@ -125,12 +131,9 @@ def _checkpointing(fields: Fields) -> dict[str, Any]:
     """
     checkpoints = fields.switch("enable_activation_checkpointing")
     mode, option = fields.text("ac_mode", "full", ("full", "selective", "None")), fields.get("ac_option")
-    if fields.switch("enable_activation_offloading"):
-        fields.broken(
-            fields.error(
-                "enable_activation_offloading", "offloading of all activations is not modelled; set it to false"
-            )
-        )
+    if fields.switch("enable_activation_offloading") and not checkpoints:
+        rule = "torchtune refuses it without enable_activation_checkpointing; set that to true"
+        fields.broken(fields.error("enable_activation_offloading", rule))
     if mode == "selective":
         if option == "op":
             return {"recompute": "per_op", "recompute_stops_early": True}

@@ -16,6 +16,7 @@ from predictor.core.schema.read import Read
 from predictor.core.transforms.lora import EVERY_PART
 from predictor.core.workload.software import Framework
 from predictor.formats.fields import Fields
+from predictor.formats.hub_section import MODULES, TARGETS, with_output
 from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.megatron_bridge.tuning import present
@@ -23,24 +24,6 @@ from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.models import model_of
 
 ALL = ("all-linear", "all")
-# A module of transformers' models by the linear layer of ours, in the order of ours.
-MODULES = {
-    "qkv": ("query_key_value", "c_attn", "qkv_proj", "Wqkv", "W_pack", "qkv"),
-    "q": ("q_proj", "query", "wq"),
-    "k": ("k_proj", "key", "wk"),
-    "v": ("v_proj", "value", "wv"),
-    "attention_output": ("o_proj", "out_proj", "wo"),
-    "q_down": ("q_a_proj",),
-    "q_up": ("q_b_proj",),
-    "kv_down": ("kv_a_proj_with_mqa",),
-    "kv_up": ("kv_b_proj",),
-    "in_projection": ("in_proj", "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
-    "ffn_up": ("gate_up_proj", "dense_h_to_4h", "fc1", "c_fc", "fc_in", "mlp_up"),
-    "gate": ("gate_proj", "w1"),
-    "up": ("up_proj", "w3"),
-    "ffn_down": ("down_proj", "dense_4h_to_h", "fc2", "w2", "fc_out", "mlp_down"),
-}
-TARGETS = {module: target for target, modules in MODULES.items() for module in modules}
 # Where a model's layer of that name is another one than the last part of the name says.
 QUALIFIED = {
     "attention.dense": "attention_output",
@@ -86,6 +69,8 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
     shape = preset(model["preset"]) if "preset" in model else model
     if targets is not None:
         latent = shape.get("latent_attention") or {}
+        if "out_projection" in targets and "out_projection" not in present(targets, model):
+            targets = ["attention_output", *(target for target in targets if target != "out_projection")]
         if latent and not latent.get("q_lora_rank"):  # its q_proj is the one projection of queries, without a latent
             targets = ["q_up" if target == "q" else target for target in targets]
         keys["targets"] = present(targets, model)
@@ -96,6 +81,8 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
     dropout = arguments.value("lora_dropout", 0.0)
     if isinstance(dropout, int | float) and dropout > 0:
         keys["dropout"] = float(dropout)
+    if arguments.switch("use_dora"):
+        keys["dora"] = True
     saved = {_last(name) for name in arguments.listed("lora_modules_to_save")}
     if saved & {*OF_ENDS}:
         keys["train_embeddings"] = True
@@ -118,7 +105,7 @@ def quantised(arguments: Arguments) -> dict[str, Any]:
     kind = arguments.value("bnb_4bit_quant_type", "nf4")
     if kind not in ("nf4", "fp4"):
         arguments.broken("bnb_4bit_quant_type", "expected nf4 or fp4")
-    return {"quantized_base": True}
+    return {"quantized_base": "nf4_double" if arguments.switch("bnb_4bit_use_double_quant") else True}
 
 
 def _targets(arguments: Arguments) -> list[str] | None:
@@ -144,6 +131,7 @@ def _targets(arguments: Arguments) -> list[str] | None:
             found |= {"attention_output", "ffn_down"}
         elif _last(name) not in (*OF_ENDS, *NARROW):
             unknown.append(name)
+    found = with_output(found, names)
     if unknown or not found:
         shown = ", ".join(unknown) or "no layer"
         arguments.broken(key, f"{shown}: expected linear layers of a transformer, such as q_proj or gate_proj")

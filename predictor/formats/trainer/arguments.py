@@ -13,6 +13,18 @@ from predictor.formats.shell.words import as_written, is_unknown
 WORDS = {"true": True, "false": False, "yes": True, "no": False, "none": None, "null": None}
 
 
+def sectioned(content: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
+    """Return the keys of sections by their dotted names, those that are null left out."""
+    held = {name: content.get(name) for name in sections}
+    return {
+        f"{name}.{key}": value
+        for name, keys in held.items()
+        if isinstance(keys, Mapping)
+        for key, value in keys.items()
+        if value is not None
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """One tool's arguments.
@@ -120,8 +132,8 @@ class Arguments:
             value = WORDS.get(value.strip().lower(), value)
         if value == "auto":
             return True
-        if isinstance(value, str):
-            shown = as_written(value)
+        if isinstance(value, str | list | dict):
+            shown = as_written(str(value))
             self.fields.broken(
                 ConfigError(f"{self.where}: {self.fields.prefix}{self.own(key)} is {shown}; expected true or false")
             )

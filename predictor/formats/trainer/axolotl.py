@@ -16,7 +16,8 @@ from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
-from predictor.formats.trainer.run import read_run, refuse_task
+from predictor.formats.trainer.preference import named, other_objective
+from predictor.formats.trainer.run import read_run
 
 FORMAT = "axolotl YAML"
 DIALECT = Dialect(
@@ -32,10 +33,12 @@ DIALECT = Dialect(
         "optimizer": "optim",
         "bfloat16": "bf16",
         "float16": "fp16",
+        "peft_use_dora": "use_dora",
         "sequence_parallel_degree": "context_parallel_size",
     },
-    {"per_device_train_batch_size": 1, "max_length": 512, "bf16": "auto", "optim": "adamw_torch_fused"},
-    ("adapter", "batch_size", "plugins", "rl", "datasets"),
+    {"per_device_train_batch_size": 1, "max_length": 512, "bf16": "auto", "optim": "adamw_torch_fused"}
+    | {"bnb_4bit_use_double_quant": True},
+    ("adapter", "batch_size", "plugins", "rl", "reward_model", "datasets"),
 )
 ATTENTIONS = {
     "flash_attention": "flash_attention_2",
@@ -47,6 +50,7 @@ ATTENTIONS = {
     "eager_attention": "eager",
 }
 ADAPTERS = ("lora", "qlora")
+OF_CHECKPOINTS = "hidden_states"  # of activation_offloading: the inputs of layers that run again
 CUT_CROSS_ENTROPY = "cut_cross_entropy"
 
 
@@ -64,6 +68,7 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     values = {key: value for key, value in content.items() if value is not None}
     _adapters(values)
     _precision(values)
+    _activations(values)
     for key, name in ATTENTIONS.items():
         if values.pop(key, None) is True:
             values.setdefault("attn_implementation", name)
@@ -77,9 +82,12 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     arguments = Arguments(Fields(values, where, problems=problems.lines), DIALECT)
     if (adapter := values.get("adapter")) is not None and adapter not in ADAPTERS:
         arguments.broken("adapter", "only lora and qlora are modelled; remove it to predict full fine-tuning")
-    if values.get("rl"):
-        problems.lines.append(str(refuse_task(arguments, "rl", "preference and reinforcement learning")))
-    return read_run(arguments, launch, FORMAT, problems)
+    objective = named(str(values.get("rl"))) if values.get("rl") else None
+    if values.get("rl") and objective is None:
+        problems.lines.append(str(other_objective(arguments, "rl")))
+    if values.get("reward_model"):
+        objective = "reward"
+    return read_run(arguments, launch, FORMAT, problems, objective)
 
 
 def _adapters(values: dict[str, Any]) -> None:
@@ -93,6 +101,21 @@ def _adapters(values: dict[str, Any]) -> None:
         values.pop("quantize_moe_experts", None)  # all frozen products are predicted in four bits
     if values.pop("lora_target_linear", None) is True:
         values["lora_target_modules"] = "all-linear"
+
+
+def _activations(values: dict[str, Any]) -> None:
+    """Put what axolotl says of activations on the host in TRL's words: beside adapters they travel, not recomputed.
+
+    Source: src/axolotl/utils/schemas/validation.py, check_gradient_checkpointing_w_offload; core/builders/base.py,
+    _configure_gradient_checkpointing; loaders/model.py, _apply_activation_checkpointing.
+    """
+    if values.get("gradient_checkpointing") in ("offload", "offload_disk"):
+        values |= {"gradient_checkpointing": True, "activation_offloading": True}
+    mode = values.get("activation_offloading")
+    if mode in ("disk", OF_CHECKPOINTS):  # both TRL's offloader
+        values["activation_offloading"] = True
+    if mode and mode != OF_CHECKPOINTS and values.get("adapter"):
+        values["gradient_checkpointing"] = False
 
 
 def _precision(values: dict[str, Any]) -> None:

@@ -39,6 +39,7 @@ STRATEGIES = {
 OF_NO_STEP = ("xla", "min_num_params", "version", "activation_checkpointing", "sharding_strategy")
 FSDP_KEYS = {"transformer_layer_cls_to_wrap", "limit_all_gathers"}
 ZERO = "parallelism.zero_stage"
+OFFLOADED = ("offload_optimizer", "host_threads", "pinned_offload")
 OF_STAGE = (
     "overlap_gradient_reduction",
     "overlap_parameter_gather",
@@ -58,6 +59,7 @@ class Launch:
         accelerate: keys of accelerate's configuration that its launcher was given.
         where: file that these stand in, for messages.
         missing: file of these that is not there; empty: none.
+        notes: on what the launcher says.
     """
 
     base: Path
@@ -66,6 +68,7 @@ class Launch:
     accelerate: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     missing: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -317,7 +320,7 @@ def _accelerated(launch: Launch, precision: str, problems: Problems, arguments: 
     content = {**launch.accelerate, **sizes, "mixed_precision": mixed}
     read = accelerate.from_mapping(content, launch.where, launch.base, problems)
     arguments.notes += read.notes
-    kept = ("recompute", "offload_optimizer", "host_threads", "pinned_offload", "gemm_recipe", "framework")
+    kept = ("recompute", "offload_parameters", *OFFLOADED, "gemm_recipe", "framework")
     training = {key: value for key, value in read.content["training"].items() if key in kept}
     derived = {key: find for key, find in read.derived.items() if key != "training.framework"}
     has_engine = str(launch.accelerate.get("distributed_type")).upper() == "DEEPSPEED"

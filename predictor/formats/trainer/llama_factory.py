@@ -17,7 +17,8 @@ from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
-from predictor.formats.trainer.run import read_run, refuse_task
+from predictor.formats.trainer.preference import named, other_objective
+from predictor.formats.trainer.run import IN_STREAM, read_run
 
 FORMAT = "LLaMA-Factory YAML"
 DIALECT = Dialect(
@@ -31,8 +32,15 @@ DIALECT = Dialect(
         "flash_attn": "attn_implementation",
         "enable_liger_kernel": "use_liger_kernel",
         "quantization_type": "bnb_4bit_quant_type",
+        "double_quantization": "bnb_4bit_use_double_quant",
     },
-    {"max_length": 2048, "lora_target_modules": "all", "gradient_checkpointing": True},
+    {
+        "max_length": 2048,
+        "lora_target_modules": "all",
+        "gradient_checkpointing": True,
+        "bnb_4bit_use_double_quant": True,
+        "use_reentrant": True,
+    },
     (
         "stage",
         "finetuning_type",
@@ -45,6 +53,7 @@ DIALECT = Dialect(
     ),
 )
 STAGES = ("sft", "pt")
+WITHOUT_REFERENCE = ("orpo", "simpo")  # of pref_loss
 TUNINGS = ("lora", "full")
 ATTENTIONS = {"auto": "sdpa", "disabled": "eager", "flash_attention2": "flash_attention_2", "fa2": "flash_attention_2"}
 VALUES_OF_BITS = {4: "load_in_4bit", 8: "load_in_8bit"}
@@ -83,8 +92,11 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     _samples(values, stage)
     _precision(values, tuning)
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), DIALECT)
-    if stage not in STAGES:
-        problems.lines.append(str(refuse_task(arguments, "stage", "preference and reinforcement learning")))
+    objective = None if stage in STAGES else named(stage)
+    if stage == "dpo" and values.get("pref_loss") in WITHOUT_REFERENCE:
+        objective = str(values["pref_loss"])
+    if stage not in STAGES and objective is None:
+        problems.lines.append(str(other_objective(arguments, "stage")))
     if tuning not in TUNINGS:
         arguments.broken("finetuning_type", "only lora and full are modelled; write one of them")
     if values.get("fp8"):
@@ -94,7 +106,7 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
             arguments.broken("fp8_backend", f"expected {', '.join(FP8_RECIPES)}")
     if bits is not None and not is_known:
         arguments.broken("quantization_bit", "only four bits of bitsandbytes are modelled; write 4, with method bnb")
-    return read_run(arguments, launch, FORMAT, problems)
+    return read_run(arguments, launch, FORMAT, problems, objective)
 
 
 def _samples(values: dict[str, Any], stage: str) -> None:
@@ -106,8 +118,11 @@ def _samples(values: dict[str, Any], stage: str) -> None:
     elif values.pop("packing", stage == "pt"):
         values["fills_sequences"] = True
     values.pop("gradient_checkpointing", None)  # model_utils/checkpointing.py goes by the other switch
+    unsloths = values.pop("use_unsloth_gc", False)
     if values.pop("disable_gradient_checkpointing", False):
         values["gradient_checkpointing"] = False
+    elif unsloths:
+        values["activation_offloading"] = IN_STREAM
     if values.get("use_reentrant_gc") is False:
         values["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
 
@@ -130,6 +145,7 @@ def _of_version_1(content: dict[str, Any]) -> dict[str, Any]:
     adapter, layout, quantized = (content.get(key) or {} for key in PLUGINS)
     values |= {"bf16": content.get("bf16", True), "stage": "sft", "cutoff_len": content.get("cutoff_len", 2048)}
     values["disable_gradient_checkpointing"] = not values.pop("enable_activation_checkpointing", True)
+    values["use_reentrant_gc"] = False  # v1/core/base_trainer.py
     kind = adapter.get("name")
     values["finetuning_type"] = kind or "full"
     if kind == "lora":

@@ -20,9 +20,13 @@ from predictor.core.schema.read import Read
 from predictor.formats.shell.words import is_unknown, unknown
 from predictor.formats.trainer import reader
 from predictor.formats.trainer.layout import Launch
+from predictor.formats.trainer.unsloth import with_kernels
 
-CONFIGS = ("SFTConfig", "TrainingArguments", "Seq2SeqTrainingArguments")
-TRAINERS = ("SFTTrainer", "Trainer", "Seq2SeqTrainer")
+# Trainers of preference learning, by their objective; each has a configuration of its name.
+OBJECTIVES = {f"{name}Trainer": name.lower() for name in ("DPO", "ORPO", "CPO", "KTO", "Reward")}
+OF_OBJECTIVES = tuple(name.replace("Trainer", "Config") for name in OBJECTIVES)
+CONFIGS = ("SFTConfig", "TrainingArguments", "Seq2SeqTrainingArguments", *OF_OBJECTIVES)
+TRAINERS = ("SFTTrainer", "Trainer", "Seq2SeqTrainer", *OBJECTIVES)
 # Keywords of other calls, by the arguments of a Trainer that they are.
 OF_CALLS = {
     "LoraConfig": {
@@ -37,6 +41,7 @@ OF_CALLS = {
         "load_in_4bit": "load_in_4bit",
         "load_in_8bit": "load_in_8bit",
         "bnb_4bit_quant_type": "bnb_4bit_quant_type",
+        "bnb_4bit_use_double_quant": "bnb_4bit_use_double_quant",
     },
     "from_pretrained": {
         "pretrained_model_name_or_path": "model_name_or_path",
@@ -57,7 +62,14 @@ SWITCHES = {"store_true": False, "store_false": True}  # argparse: what an argum
 LENGTHS = ("max_length", "max_seq_length", "model_max_length")
 KBIT = "prepare_model_for_kbit_training"  # peft/utils/other.py: it turns recomputation on unless it is told not to
 HAS_BF16 = ("is_bf16_supported", "is_bfloat16_supported", "is_torch_bf16_gpu_available")
-UNSLOTH = ("FastLanguageModel", "FastModel", "FastVisionModel")
+UNSLOTH = ("FastLanguageModel", "FastModel")
+# Keywords of its calls by the Trainer's arguments, beside those of LoraConfig and from_pretrained.
+OF_UNSLOTH = {
+    "model_name": "model_name_or_path",
+    "max_seq_length": "max_seq_length",
+    "use_gradient_checkpointing": "gradient_checkpointing",
+    "full_finetuning": "full_finetuning",
+}
 ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -67,7 +79,7 @@ ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(slots=True)
-class _Program:
+class Program:
     """A program being read.
 
     Attributes:
@@ -114,16 +126,16 @@ class _Program:
 
     def called(self, node: ast.Call) -> Any:
         """Return what a call stands for: whether a GPU has bf16, or a variable of the environment with its default."""
-        if _name(node) in HAS_BF16:
+        if name_of(node) in HAS_BF16:
             return True
         is_environment = ast.unparse(node.func) in ("os.environ.get", "os.getenv")
         if is_environment and len(node.args) > 1 and isinstance(node.args[0], ast.Constant):
             value = self.value(node.args[1])
             self.guessed[str(node.args[0].value)] = value
             return value
-        if _name(node) in ("int", "float", "str") and len(node.args) == 1:
+        if name_of(node) in ("int", "float", "str") and len(node.args) == 1:
             value = self.value(node.args[0])
-            return int(value) if _name(node) == "int" and str(value).isdigit() else value
+            return int(value) if name_of(node) == "int" and str(value).isdigit() else value
         return unknown(f"`{ast.unparse(node)}`")
 
     def calculated(self, node: ast.expr) -> Any:
@@ -172,14 +184,14 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         tree = ast.parse(path.read_text(encoding="utf-8-sig"))
     except (SyntaxError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path.name} is no Python: {error}") from None
-    program = _Program(path.name)
+    program = Program(path.name)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     calls.sort(key=lambda call: (call.lineno, call.col_offset))
     _refuse(calls, tree, path.name)
-    _take_names(program, tree, calls)
+    take_names(program, tree, calls)
     skipped = _skipped(program, tree)
     calls = [call for call in calls if call not in skipped]
-    configs = [call for call in calls if _name(call) in CONFIGS and call.keywords]
+    configs = [call for call in calls if name_of(call) in CONFIGS and call.keywords]
     if not configs:
         raise ConfigError(
             f"{path.name}: its Trainer takes its arguments from the command line; read the script that starts it"
@@ -188,19 +200,22 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         _take(program, call)
     program.values |= program.keywords(configs[-1])
     _lengths(program, calls)
-    is_older = any(_name(call) == "SFTTrainer" for call in calls) and _name(configs[-1]) != "SFTConfig"
+    is_older = any(name_of(call) == "SFTTrainer" for call in calls) and name_of(configs[-1]) != "SFTConfig"
     if is_older and not {*LENGTHS} & program.values.keys():
         program.values["max_seq_length"] = 1024  # of releases of TRL that took TrainingArguments
     program.values.setdefault("output_dir", "")
-    read = reader.from_arguments(
-        program.values, path.name, Launch(path.parent, num_gpus), Problems(), is_trl=_name(configs[-1]) == "SFTConfig"
-    )
+    objective = next((OBJECTIVES[name] for call in calls if (name := name_of(call)) in OBJECTIVES), None)
+    is_trl = name_of(configs[-1]) in ("SFTConfig", *OF_OBJECTIVES)
+    kernels = _of_unsloth(program.values, calls)
+    launch = Launch(path.parent, num_gpus)
+    read = reader.from_arguments(program.values, path.name, launch, Problems(), is_trl=is_trl, objective=objective)
     guesses = ", ".join(f"{name} {value}" for name, value in program.guessed.items())
-    notes = (f"{path.name}: arguments of the program have their defaults: {guesses}",) if guesses else ()
+    notes = [f"{path.name}: {note}" for note in kernels]
+    notes += [f"{path.name}: arguments of the program have their defaults: {guesses}"] if guesses else []
     return Read(read.content, (*notes, *read.notes), unsaid=read.unsaid, derived=read.derived)
 
 
-def _name(call: ast.Call) -> str:
+def name_of(call: ast.Call) -> str:
     """Return the last part of what a call calls."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
@@ -211,27 +226,28 @@ def _refuse(calls: list[ast.Call], tree: ast.Module, where: str) -> None:
     Raises:
         ConfigError: this is one.
     """
-    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {_name(call) for call in calls}
-    if found := sorted(name for name in names if name in UNSLOTH):
-        raise ConfigError(f"{where}: {found[0]} is Unsloth's, whose kernels are not modelled; read such a run of TRL")
-    called = [_name(call) for call in calls] + [
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | {name_of(call) for call in calls}
+    if "FastVisionModel" in names:
+        raise ConfigError(f"{where}: FastVisionModel trains on images, which are not read; read a run on text")
+    called = [name_of(call) for call in calls] + [
         call.func.value.id
         for call in calls
         if isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Name)
     ]
     has_decoder = any(name.endswith(DECODERS) for name in called)
     other = next((name for name in called if name.endswith(OTHERS) and name not in TRAINERS), None)
-    if other is not None and not (has_decoder and "SFTTrainer" in called):
+    trains_decoder = has_decoder and "SFTTrainer" in called
+    if other is not None and not (trains_decoder or "RewardTrainer" in called):
         raise ConfigError(
             f"{where}: it uses {other}; supervised fine-tuning and continued pre-training of decoders are modelled, "
             "with SFTTrainer or Trainer"
         )
 
 
-def _take_names(program: _Program, tree: ast.Module, calls: list[ast.Call]) -> None:
+def take_names(program: Program, tree: ast.Module, calls: list[ast.Call]) -> None:
     """Take in the arguments of the program with their defaults, and the names that have one value."""
     for call in calls:
-        if _name(call) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
+        if name_of(call) == "add_argument" and call.args and isinstance(call.args[0], ast.Constant):
             default = next((keyword.value for keyword in call.keywords if keyword.arg == "default"), None)
             action = next((keyword.value for keyword in call.keywords if keyword.arg == "action"), None)
             switch = SWITCHES.get(program.value(action)) if isinstance(action, ast.Constant) else None
@@ -259,7 +275,7 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
             yield targets[0].id, node.value
 
 
-def _skipped(program: _Program, tree: ast.Module) -> set[ast.AST]:
+def _skipped(program: Program, tree: ast.Module) -> set[ast.AST]:
     """Return the calls in branches that do not run, as far as the program and its defaults say."""
     found: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -269,9 +285,12 @@ def _skipped(program: _Program, tree: ast.Module) -> set[ast.AST]:
     return found
 
 
-def _take(program: _Program, call: ast.Call) -> None:
+def _take(program: Program, call: ast.Call) -> None:
     """Take in what a call beside that of the arguments says."""
-    name = _name(call)
+    name = name_of(call)
+    if _is_of_unsloth(call):
+        _take_unsloth(program, call)
+        return
     if name not in OF_CALLS:
         return
     if name == "from_pretrained":
@@ -291,7 +310,39 @@ def _take(program: _Program, call: ast.Call) -> None:
             program.values[renamed[key]] = value
 
 
-def _lengths(program: _Program, calls: list[ast.Call]) -> None:
+def _is_of_unsloth(call: ast.Call) -> bool:
+    holder = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(holder, ast.Name) and holder.id in UNSLOTH
+
+
+def _take_unsloth(program: Program, call: ast.Call) -> None:
+    """Take in a model of Unsloth, which is in four bits unless it says otherwise, or its adapters.
+
+    Source: unslothai/unsloth, unsloth/models/loader.py (from_pretrained), unsloth/models/llama.py (get_peft_model).
+    """
+    renamed = {**OF_UNSLOTH, **OF_CALLS["LoraConfig"], "load_in_4bit": "load_in_4bit", "load_in_8bit": "load_in_8bit"}
+    if name_of(call) == "get_peft_model":
+        program.values |= {"use_peft": True, "lora_r": 16, "lora_target_modules": "all-linear"}
+    elif name_of(call) == "from_pretrained":
+        program.values["load_in_4bit"] = True
+        if call.args:
+            program.values["model_name_or_path"] = program.value(call.args[0])
+    for key, value in program.keywords(call).items():
+        if key in renamed and value is not None:
+            program.values[renamed[key]] = value
+
+
+def _of_unsloth(values: dict[str, Any], calls: list[ast.Call]) -> list[str]:
+    """Put a run of Unsloth in the Trainer's words, and return notes on what stands in for its kernels."""
+    if not any(map(_is_of_unsloth, calls)):
+        return []
+    values.setdefault("bf16", True)
+    if values.pop("full_finetuning", False):
+        values |= {"load_in_4bit": False, "torch_dtype": "bfloat16"}
+    return with_kernels(values, "gradient_checkpointing")
+
+
+def _lengths(program: Program, calls: list[ast.Call]) -> None:
     """Take the length to which the program cuts its samples, where its Trainer's arguments say none."""
     if {*LENGTHS} & program.values.keys():
         return

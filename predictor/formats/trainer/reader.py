@@ -42,6 +42,9 @@ NAMES = {
     "use_8bit": "load_in_8bit",
     "use_4bit_quantization": "load_in_4bit",
     "use_8bit_quantization": "load_in_8bit",
+    "use_bnb_nested_quant": "bnb_4bit_use_double_quant",
+    "use_nested_quant": "bnb_4bit_use_double_quant",
+    "double_quant": "bnb_4bit_use_double_quant",
     "flash_attn": "use_flash_attn",
 }
 TRAINER = Dialect("transformers", "trainer", NAMES)
@@ -54,7 +57,6 @@ TRL = Dialect(
         "max_length": 1024,
         "gradient_checkpointing": True,
         "bf16": "auto",
-        "use_reentrant": False,
         "lora_r": 16,
         "dtype": "float32",
     },
@@ -62,7 +64,7 @@ TRL = Dialect(
 # Arguments of TRL alone; max_seq_length and dataset_mixer are of releases that had the Trainer's own defaults.
 OF_TRL = ("packing", "dataset_mixture", "dataset_text_field", "assistant_only_loss", "completion_only_loss")
 OF_OLDER_TRL = ("max_seq_length", "dataset_mixer")
-OLDER_TRL = Dialect("TRL", "trainer", NAMES, {"max_length": 1024, "dtype": "float32"})
+OLDER_TRL = Dialect("TRL", "trainer", NAMES, {"max_length": 1024, "dtype": "float32", "use_reentrant": True})
 
 
 def read(path: Path, num_gpus: int | None = None) -> Read:
@@ -81,9 +83,15 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
 
 
 def from_arguments(
-    content: Mapping[str, Any], where: str, launch: Launch, problems: Problems, prefix: str = "", is_trl: bool = False
+    content: Mapping[str, Any],
+    where: str,
+    launch: Launch,
+    problems: Problems,
+    prefix: str = "",
+    is_trl: bool = False,
+    objective: str | None = None,
 ) -> Read:
-    """Return the configuration that a Trainer's arguments by name stand for."""
+    """Return the configuration that a Trainer's arguments by name stand for; ``objective``: of ``read_run``."""
     values = {key: value for key, value in content.items() if value is not None}
     dialect = TRL if is_trl or any(key in values for key in OF_TRL) else TRAINER
     if any(key in values for key in OF_OLDER_TRL):
@@ -92,7 +100,7 @@ def from_arguments(
         values.setdefault("use_peft", True)
     _of_scripts(values)
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), dialect)
-    return read_run(arguments, launch, FORMAT, problems)
+    return read_run(arguments, launch, FORMAT, problems, objective)
 
 
 def _of_scripts(values: dict[str, Any]) -> None:

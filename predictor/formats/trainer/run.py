@@ -20,6 +20,7 @@ from predictor.formats.trainer.kernels import attention_of, kernels_of
 from predictor.formats.trainer.layout import Launch, Layout, layout_of
 from predictor.formats.trainer.models import model_of
 from predictor.formats.trainer.precision import optimizer_of, precision_of
+from predictor.formats.trainer.preference import objective_keys
 
 BATCH = 8  # training_args.py, per_device_train_batch_size
 # Arguments that say nothing where another one is off.
@@ -34,7 +35,9 @@ BESIDE_OTHERS = (
     "lora_dropout",
     "lora_target_modules",
     "lora_modules_to_save",
+    "use_dora",
     "bnb_4bit_quant_type",
+    "bnb_4bit_use_double_quant",
     "load_in_4bit",
     "load_in_8bit",
     "packing",
@@ -50,9 +53,10 @@ BESIDE_OTHERS = (
 )
 IMAGES = ("processor_type", "image_size", "image_max_pixels", "freeze_vision_tower", "image_folder")
 REENTRANT = "use_reentrant"
+IN_STREAM = "legacy"  # of activation_offloading, as axolotl calls it: copies in the stream that computes
 
 
-def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems) -> Read:
+def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems, objective: str | None = None) -> Read:
     """Return the configuration that the arguments of a run stand for.
 
     Args:
@@ -60,11 +64,13 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         launch: what is known beside them.
         name: of the format.
         problems: record of what is wrong.
+        objective: of preference learning; None: supervised fine-tuning or pre-training.
 
     Raises:
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each.
     """
     nothing = dict[str, Any]
+    arguments.notes += launch.notes
     has_images = any(arguments.has(key) for key in IMAGES)
     for key in IMAGES:
         arguments.value(key)
@@ -78,7 +84,7 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
     how = (precision.get("precision", "bf16"), adapts, weights_in_fp32, problems)
     layout = problems.part(Layout(), layout_of, arguments, launch, *how)
     layout.training.pop("precision", None)
-    training |= layout.training | precision | _recompute(arguments)
+    training |= layout.training | precision | _recompute(arguments) | _offloading(arguments)
     if (recipe := arguments.value("gemm_recipe")) is not None:
         training["gemm_recipe"] = recipe
     if adapts:
@@ -93,6 +99,8 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         model.pop("loss", None)
         arguments.note("tensor-parallel ranks are predicted to split the loss; transformers gathers the logits")
     replaced = kernels_of(arguments, model, training)
+    if objective is not None:
+        objective_keys(arguments, objective, adapts, training, model)
     _samples(arguments)
     if "training.framework" not in layout.derived:
         training["framework"] = str(layout.framework)
@@ -130,21 +138,26 @@ def _recompute(arguments: Arguments) -> dict[str, Any]:
         return {}
     written = arguments.value("gradient_checkpointing", arguments.value("activation_checkpointing"))
     kwargs = arguments.value("gradient_checkpointing_kwargs", arguments.value("activation_checkpointing_kwargs"))
-    if written in ("offload", "offload_disk"):
-        arguments.broken(
-            "gradient_checkpointing", "checkpoints that travel to the host are not modelled; write true to keep them"
-        )
-        return {}
     if not any(arguments.has(key) for key in ("gradient_checkpointing", "activation_checkpointing")):
         arguments.taken["gradient_checkpointing"] = bool(written)
     if not arguments.switch("gradient_checkpointing") and not arguments.switch("activation_checkpointing"):
         return {}
     keys: dict[str, Any] = {"recompute": "full"}
-    default = arguments.dialect.defaults.get(REENTRANT, True)
+    default = arguments.dialect.defaults.get(REENTRANT, False)  # modeling_utils.py of transformers 5; true before
     stays = kwargs.get(REENTRANT, default) if isinstance(kwargs, dict) else default
     if isinstance(kwargs, str) and "false" in kwargs.lower():
         stays = False
     return keys | ({} if stays else {"recompute_stops_early": True})
+
+
+def _offloading(arguments: Arguments) -> dict[str, Any]:
+    """Return the keys of ``training`` on activations in host memory.
+
+    Source: huggingface/trl, trl/models/activation_offloading.py.
+    """
+    if arguments.value("activation_offloading") != IN_STREAM:
+        return {"offload_activations": True} if arguments.switch("activation_offloading") else {}
+    return {"offload_activations": True, "overlap_activation_offload": False}
 
 
 def _unadapted(arguments: Arguments) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import load_foreign, read_mapping
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
+from predictor.formats.fields import settled_gpus
 from predictor.formats.known_keys import known_keys
 from predictor.formats.megatron.command import REDIRECTIONS, with_sources
 from predictor.formats.shell.script import parse
@@ -25,6 +26,7 @@ from predictor.formats.shell.starts import CALLED, of_other_script
 from predictor.formats.shell.words import UNKNOWN, as_written, is_unknown
 from predictor.formats.trainer import axolotl, llama_factory, reader, swift
 from predictor.formats.trainer.layout import Launch, beside
+from predictor.formats.trainer.preference import named as objective_named
 
 TRAINER_COMMAND = re.compile(
     r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli\s+train\b|"
@@ -80,13 +82,18 @@ class Command:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-def read(path: Path, num_gpus: int | None = None) -> Read:
+def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Read:
     """Read the training command of a script.
+
+    Args:
+        path: of the script.
+        num_gpus: of the run, where it is known.
+        text: of the script, where the path's file holds more than that.
 
     Raises:
         ConfigError: it starts no training of a language model, several that differ, or something is not modelled.
     """
-    text = with_sources(path.read_text(encoding="utf-8", errors="replace"), path.parent)
+    text = with_sources(text or path.read_text(encoding="utf-8", errors="replace"), path.parent)
     script = parse(text)
     found = [_command(words) for words in script.commands]
     commands = [command for command in found if command is not None]
@@ -101,12 +108,14 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     problems = Problems()
     _check_same(commands, path.name, problems)
     command = commands[-1]
-    if (task := OTHER_TASKS.search(Path(command.program).name.lower())) is not None:
+    task = OTHER_TASKS.search(Path(command.program).name.lower())
+    if task is not None and _objective(command) is None:
         raise ConfigError(
             f"{path.name}: it starts {command.program}; {task[0]} is not modelled, supervised fine-tuning and "
             "continued pre-training are: read the command of such a run"
         )
     launch = _launch(command, text, script.values, path, num_gpus)
+    launch.notes += script.of_loops(path.name)
     return _read(command, path.name, launch, script.documents, problems)
 
 
@@ -122,13 +131,27 @@ def _read(command: Command, where: str, launch: Launch, documents: list[str], pr
         prefix = "--"
     program = command.program
     if program.startswith("swift"):
-        return swift.from_mapping(content, where, launch, problems, prefix)
+        return swift.from_mapping(content, where, launch, problems, prefix, _objective(command))
     if program.startswith("axolotl"):
         return axolotl.from_mapping(content, where, launch, problems)
     if "llamafactory" in program or "llmtuner" in program or "finetuning_type" in content:
         return llama_factory.from_mapping(content, where, launch, problems, prefix)
-    is_trl = program.startswith("trl") or bool(re.search(r"sft", Path(program).name))
-    return reader.from_arguments(content, where, launch, problems, prefix, is_trl)
+    objective = _objective(command)
+    is_trl = program.startswith("trl") or bool(re.search(r"sft", Path(program).name)) or objective is not None
+    return reader.from_arguments(content, where, launch, problems, prefix, is_trl, objective)
+
+
+def _objective(command: Command) -> str | None:
+    """Return the objective of TRL's and ms-swift's subcommands, and of programs named as TRL's examples are.
+
+    >>> [_objective(Command([], name, [])) for name in ("trl dpo", "examples/scripts/dpo.py", "dpo_online.py")]
+    ['dpo', 'dpo', None]
+    """
+    name = Path(command.program).name
+    if name == "swift rlhf":
+        return objective_named(str(command.values.get("rlhf_type", "dpo")))
+    found = re.fullmatch(r"trl (\w+)|(?:run_|train_)?([a-z_]+?)\.py", name)
+    return None if found is None else objective_named(found[1] or found[2])
 
 
 def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dict[str, Any]:
@@ -140,6 +163,7 @@ def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dic
     file = None if is_unknown(named) else beside(named, launch.base)
     if file is not None:
         launch.base = file.parent
+        launch.notes.append(f"{where} names {file.name}, which is read")
         return read_mapping(file)
     written = [content for text in documents if (content := _document(text)) is not None]
     if len(written) == 1:
@@ -270,8 +294,9 @@ def _launch(command: Command, text: str, values: Mapping[str, str], path: Path, 
     if command.program.startswith("swift") and "nproc_per_node" not in found:
         found |= _environment(text, values)
         nodes = _number(found.get("nnodes")) or nodes
-    gpus = num_gpus or _gpus(command, found, own, nodes, text)
-    return Launch(path.parent, gpus, nodes, own, path.name, missing)
+    notes: list[str] = []
+    gpus = settled_gpus(num_gpus, _gpus(command, found, own, nodes, text), path.name, notes)
+    return Launch(path.parent, gpus, nodes, own, path.name, missing, notes)
 
 
 def _gpus(command: Command, found: Mapping[str, Any], own: Mapping[str, Any], nodes: int, text: str) -> int | None:

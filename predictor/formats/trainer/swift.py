@@ -37,8 +37,18 @@ DIALECT = Dialect(
         "gradient_checkpointing": True,
         "lora_target_modules": "all-linear",
         "lora_dropout": 0.05,
+        "bnb_4bit_use_double_quant": True,
     },
-    ("tuner_type", "train_type", "sft_type", "quant_bits", "quantization_bit", "quant_method", "task_type"),
+    (
+        "tuner_type",
+        "train_type",
+        "sft_type",
+        "quant_bits",
+        "quantization_bit",
+        "quant_method",
+        "task_type",
+        "rlhf_type",
+    ),
 )
 TYPES = ("tuner_type", "train_type", "sft_type")
 BITS = ("quant_bits", "quantization_bit")
@@ -47,8 +57,15 @@ SAMPLES_OF_A_STEP = 16  # at least, where gradient_accumulation_steps is not sai
 VERSION_2 = "default-"  # in front of names of DeepSpeed's configurations
 
 
-def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problems: Problems, prefix: str) -> Read:
-    """Return the configuration that ms-swift's arguments stand for."""
+def from_mapping(
+    content: Mapping[str, Any],
+    where: str,
+    launch: Launch,
+    problems: Problems,
+    prefix: str,
+    objective: str | None = None,
+) -> Read:
+    """Return the configuration that ms-swift's arguments stand for; ``objective``: of ``read_run``."""
     values = {key: value for key, value in content.items() if value is not None}
     kind = str(next((values[key] for key in TYPES if key in values), "lora"))
     if kind == "lora":
@@ -68,6 +85,9 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     if "gradient_accumulation_steps" not in values and isinstance(micro, int) and launch.num_gpus is not None:
         values["gradient_accumulation_steps"] = max(1, ceil(SAMPLES_OF_A_STEP / micro / launch.num_gpus))
     values = {key: value for key, value in values.items() if value is not None}
+    # trainers/mixin.py: checkpoints are entered again, except by replicas of DDP.
+    enters_again = launch.num_gpus == 1 or any(key in values for key in ("deepspeed", "fsdp"))
+    values.setdefault("gradient_checkpointing_kwargs", {"use_reentrant": enters_again})
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), DIALECT)
     if "gradient_accumulation_steps" not in values:
         arguments.unsaid["training.num_micro_batches"] = (
@@ -81,4 +101,4 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     if bits is not None and "load_in_4bit" not in values:
         key = next(key for key in BITS if key in values)
         arguments.broken(key, "only four bits of bitsandbytes are modelled; write 4, with method bnb")
-    return read_run(arguments, launch, FORMAT, problems)
+    return read_run(arguments, launch, FORMAT, problems, objective)

@@ -19,7 +19,7 @@ from predictor.core.step.composition import MACHINE_SPREAD
 from predictor.core.step.memory import GIB
 from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict
 from predictor.layout_search.answer import SearchAnswer, Winner, layout_fields
-from predictor.layout_search.rank import described, recomputed
+from predictor.layout_search.rank import described, experts_split, recomputed, shared
 from predictor.layout_search.report.search_bill import training_notes, training_of
 
 FORMAT = "estimate-train-time/search/1"
@@ -203,11 +203,11 @@ def _rest(answer: SearchAnswer, winner: Winner) -> str:
     words = ["uneven layers"] if len(set(layers)) > 1 else []
     if plan.degrees.pipeline > 1:
         words.append(plan.schedule + (f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""))
-    words.append(f"ZeRO-{plan.zero_stage}")
+    words.append(shared(plan))
     if plan.recompute != "none":
         words.append(f"recompute {recomputed(plan)}")
     words += ["sequence parallel"] if plan.sequence_parallel else []
-    words += ["experts whole"] if plan.degrees.expert_split == 1 < plan.degrees.tensor else []
+    words += [experts] if (experts := experts_split(plan)) else []
     if answer.space.rules is None and not any(answer.space.runs(plan, rules) for rules in RULES.values()):
         words.append("outside every framework's rules")
     words += ["may not fit"] if answer.verdict(winner) is MemoryVerdict.MAY_NOT_FIT else []

@@ -87,6 +87,16 @@ def test_optimizer_on_the_host(tmp_path: Path) -> None:
     assert read.content["training"]["offload_optimizer"] == 1.0
 
 
+def test_weights_on_the_host(tmp_path: Path) -> None:
+    content = {"distributed_type": "DEEPSPEED", "mixed_precision": "bf16", "num_processes": 8}
+    plugin = {"zero_stage": 3, "offload_param_device": "cpu", "offload_optimizer_device": "cpu"}
+    training = found(tmp_path, {**content, "deepspeed_config": plugin}).content["training"]
+    assert (training["offload_parameters"], training["offload_optimizer"]) == (True, 1.0)
+    of_fsdp = found(tmp_path, fsdp(offload_params=True)).content
+    assert (of_fsdp["training"]["offload_parameters"], of_fsdp["training"]["offload_optimizer"]) == (True, 1.0)
+    assert of_fsdp["parallelism"]["fp32_parameters"]
+
+
 def test_file_of_deepspeed_beside_it(tmp_path: Path) -> None:
     sizes = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8, "bf16": {"enabled": True}}
     (tmp_path / "ds.json").write_text(json.dumps({**sizes, "zero_optimization": {"stage": 2}}), encoding="utf-8")
@@ -101,7 +111,7 @@ def test_file_of_deepspeed_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (fsdp(offload_params=True), "offloading is not modelled"),
+        (fsdp(offload_params=True, sharding_strategy="SHARD_GRAD_OP"), "it is modelled where weights are freed"),
         (fsdp(sharding_strategy="HALF"), "expected FULL_SHARD"),
         (fsdp(unheard_of=1), r"fsdp_config\.fsdp_unheard_of is 1; of accelerate it is not known here"),
         ({**FSDP, "distributed_type": "XLA"}, "expected NO, MULTI_GPU"),
@@ -111,9 +121,9 @@ def test_file_of_deepspeed_beside_it(tmp_path: Path) -> None:
             {
                 "distributed_type": "DEEPSPEED",
                 "num_processes": 8,
-                "deepspeed_config": {"zero_stage": 3, "offload_param_device": "cpu"},
+                "deepspeed_config": {"zero_stage": 3, "offload_param_device": "nvme"},
             },
-            "weights in host memory are not modelled",
+            "only cpu is modelled",
         ),
     ],
 )
@@ -123,7 +133,7 @@ def test_what_cannot_be_predicted_is_refused(content: dict[str, Any], message: s
 
 
 def test_all_problems_come_at_once(tmp_path: Path) -> None:
-    content = {**fsdp(offload_params=True, unheard_of=1), "mixed_precision": "int8"}
+    content = {**fsdp(offload_params=True, reshard_after_forward=False, unheard_of=1), "mixed_precision": "int8"}
     with pytest.raises(ConfigError) as caught:
         found(tmp_path, content)
     assert str(caught.value).startswith("3 problems:")

@@ -59,7 +59,13 @@ def test_sizes(tmp_path: Path) -> None:
             {"adapter": "qlora", "lora_r": 8, "lora_target_modules": ["o_proj"]},
             "training",
             "lora",
-            {"rank": 8, "targets": ["attention_output"], "quantized_base": True},
+            {"rank": 8, "targets": ["attention_output"], "quantized_base": "nf4_double"},
+        ),
+        (
+            {"adapter": "lora", "lora_r": 8, "lora_target_modules": ["o_proj"], "peft_use_dora": True},
+            "training",
+            "lora",
+            {"rank": 8, "targets": ["attention_output"], "dora": True},
         ),
         ({"bf16": False, "fp16": True}, "training", "precision", "fp16"),
         ({"bf16": False, "fp16": False}, "training", "precision", "fp32"),
@@ -88,13 +94,12 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"rl": "dpo"}, "rl is 'dpo'; preference and reinforcement learning is not modelled"),
+        ({"rl": "grpo"}, "rl is 'grpo'; modelled are supervised fine-tuning, dpo, ipo"),
         ({"adapter": "ia3"}, "adapter is 'ia3'; only lora and qlora are modelled"),
-        ({"gradient_checkpointing": "offload"}, "checkpoints that travel to the host are not modelled"),
         ({"optimizer": "muon"}, "optimizer is 'muon'; only AdamW is modelled"),
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
         ({"unfrozen_parameters": ["lm_head"]}, "training of a part of the weights is not modelled"),
-        ({"fsdp_config": {"offload_params": True}}, "offloading is not modelled"),
+        ({"fsdp_config": {"offload_params": True, "reshard_after_forward": False}}, "it is modelled where weights are"),
         ({"expert_parallel_size": 4}, "expert_parallel_size is 4; set parallelism.expert_parallel_size"),
         ({"context_parallel_size": 3}, "the run has 8 GPUs; expected a multiple of its degrees, 3"),
     ],
@@ -130,9 +135,53 @@ def test_deepspeed_beside_it(tmp_path: Path) -> None:
     assert content["parallelism"]["gradient_bucket_elements"] == 64 * 64
 
 
+ADAPTED = {"adapter": "lora", "lora_r": 8, "lora_target_linear": True}
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"gradient_checkpointing": "offload"}, ("full", True, None)),
+        ({"gradient_checkpointing": True, "activation_offloading": "legacy"}, ("full", True, False)),
+        ({"gradient_checkpointing": True, "activation_offloading": "hidden_states", **ADAPTED}, ("full", True, None)),
+        # Beside adapters activations travel instead of running again (core/builders/base.py).
+        ({"gradient_checkpointing": True, "activation_offloading": True, **ADAPTED}, (None, True, None)),
+        ({"gradient_checkpointing": True, "activation_offloading": False}, ("full", None, None)),
+    ],
+)
+def test_activations_on_the_host(keys: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path) -> None:
+    training = found(tmp_path, **keys).content["training"]
+    names = ("recompute", "offload_activations", "overlap_activation_offload")
+    assert tuple(training.get(name) for name in names) == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"rl": "dpo"}, (4, "separate", None)),
+        ({"rl": "ipo", **ADAPTED}, (4, "adapters_off", None)),
+        ({"rl": "dpo", "rl_beta": 0.1, "rl_adapter_ref_model": True, **ADAPTED}, (4, "separate", None)),
+        ({"rl": "dpo", "precompute_ref_log_probs": True}, (4, None, None)),
+        ({"rl": "orpo", "orpo_alpha": 0.1}, (4, None, None)),
+        ({"rl": "simpo"}, (4, None, None)),
+        ({"rl": "kto", **ADAPTED}, (2, "adapters_off", 3)),
+        ({"reward_model": True}, (4, None, None)),
+    ],
+)
+def test_preference_learning(keys: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path) -> None:
+    content = found(tmp_path, **keys).content
+    names = ("micro_batch_size", "reference_model", "reference_passes")
+    assert tuple(content["training"].get(name) for name in names) == expected
+    assert content["model"]["loss"] == ("score" if "reward_model" in keys else "torch")
+
+
 def test_deepspeed_as_axolotl_ships_it(tmp_path: Path) -> None:
     read = found(tmp_path, deepspeed="deepspeed_configs/zero1.json")
     assert read.content["parallelism"]["zero_stage"] == 1
     assert any("is not there; it is taken as axolotl 0.19 has it" in note for note in read.notes)
-    with pytest.raises(ConfigError, match=r"offload_param.device is 'cpu'; weights in host memory are not modelled"):
-        found(tmp_path, deepspeed="deepspeed_configs/zero3_bf16_cpuoffload_all.json")
+    training = found(tmp_path, deepspeed="deepspeed_configs/zero3_bf16_cpuoffload_all.json").content["training"]
+    assert (training["offload_parameters"], training["offload_optimizer"], training["pinned_offload"]) == (
+        True,
+        1,
+        True,
+    )

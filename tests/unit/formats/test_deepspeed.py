@@ -150,6 +150,29 @@ def test_optimizer_on_the_host(zero: dict[str, Any], share: float | None, tmp_pa
     assert any("the CPU updates" in note for note in read_one.notes) is (share is not None)
 
 
+@pytest.mark.parametrize(
+    ("zero", "keys"),
+    [
+        ({"stage": 3, "offload_param": {"device": "cpu"}}, {"offload_parameters": True, "pinned_offload": False}),
+        ({"stage": 3, "cpu_offload_param": True}, {"offload_parameters": True, "pinned_offload": False}),
+        (
+            {"stage": 3, "offload_param": {"device": "cpu", "pin_memory": True}, "offload_optimizer": {}},
+            {"offload_parameters": True, "pinned_offload": True},
+        ),
+        (
+            {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}},
+            {"offload_parameters": True, "offload_optimizer": 1.0, "host_threads": 1, "pinned_offload": False},
+        ),
+        ({"stage": 2, "offload_param": {"device": "cpu"}}, {}),  # of stage 3 alone
+        ({"stage": 3, "offload_param": {"device": "none"}}, {}),
+    ],
+)
+def test_weights_on_the_host(zero: dict[str, Any], keys: dict[str, Any], tmp_path: Path) -> None:
+    training = found(tmp_path, **MICRO, zero_optimization=zero).content["training"]
+    names = ("offload_parameters", "offload_optimizer", "host_threads", "pinned_offload")
+    assert {key: training[key] for key in names if key in training} == keys
+
+
 def test_remarks_and_sections_that_change_nothing(tmp_path: Path) -> None:
     values: dict[str, Any] = MICRO | {"_comment": "x", "comms_config": {"verbose": False}, "aio": {"queue_depth": 8}}
     read_one = found(tmp_path, **values, fp16={"enabled": False}, bf16={"enabled": "auto"})
@@ -161,8 +184,7 @@ def test_remarks_and_sections_that_change_nothing(tmp_path: Path) -> None:
 
 REFUSED = [
     (MICRO | {"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}}, "only cpu is modelled"),
-    (MICRO | {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}, "weights in host memory are not"),
-    (MICRO | {"zero_optimization": {"stage": 3, "offload_param": {}, "cpu_offload_param": True}}, "weights in host"),
+    (MICRO | {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "only cpu is modelled"),
     (MICRO | {"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "quantised traffic (ZeRO++)"),
     (MICRO | {"zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}, "a second copy of the weights"),
     (MICRO | {"zero_optimization": {"stage": 2, "mics_shard_size": 8}}, "it needs stage 3, not 2"),
@@ -251,7 +273,7 @@ def test_all_problems_of_a_file_come_at_once(tmp_path: Path) -> None:
         "unheard_of_size": 1,
     }
     with pytest.raises(ConfigError) as caught:
-        found(tmp_path, **values, zero_optimization={"stage": 4, "offload_param": {"device": "cpu"}})
+        found(tmp_path, **values, zero_optimization={"stage": 4, "offload_param": {"device": "nvme"}})
     lines = str(caught.value).splitlines()
     assert lines[0] == "5 problems:"
     for words in ("only Adam", "elasticity", "unheard_of_size", "expected 0, 1, 2 or 3", "offload_param"):

@@ -78,3 +78,15 @@ def test_a_key_that_matters_is_refused_with_its_meaning() -> None:
     assert rest(KNOWN, "tool", [fields], read=["hidden_size"]) == []
     assert problems[0] == "a.yml: lion is True; only Adam is modelled"
     assert problems[1].startswith("a.yml: hiden_size is 64; of tool it is not known here. Did you mean hidden_size?")
+
+
+def test_many_unknown_keys_are_counted() -> None:
+    values = {f"colour_{number}": "red" for number in range(1000)}
+    [note] = rest(KNOWN, "the tool", [Fields(values, "run.yaml")])
+    assert "colour_39 and 960 others" in note
+    assert "colour_40," not in note
+    holder = Fields({f"micro_batch_{number}": 2 for number in range(1000)}, "run.yaml", problems=[])
+    rest(KNOWN, "the tool", [holder])
+    assert holder.problems is not None
+    assert len(holder.problems) == 41
+    assert holder.problems[-1] == "run.yaml: 960 further keys of the tool are not known here"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,31 @@ def test_keys(old: str, new: str, section: str, key: str, value: object, tmp_pat
     assert found(tmp_path, TEXT.replace(old, new)).content[section][key] == value
 
 
+DEEPSPEED = {"offload_optimizer": 1.0, "pinned_offload": False}
+WEIGHTS = {"offload_parameters": True, "framework": "deepspeed"}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [
+        ("deepspeed_stage_2_offload", DEEPSPEED | {"framework": "lightning"}),
+        ("deepspeed_stage_3_offload", DEEPSPEED | WEIGHTS),
+        ("fsdp_cpu_offload", {"offload_parameters": True, "offload_optimizer": 1.0, "framework": "lightning"}),
+        ("{class_path: a.FSDPStrategy, init_args: {cpu_offload: true}}", {"offload_parameters": True}),
+        ("{class_path: a.FSDPStrategy, init_args: {cpu_offload: false}}", {"framework": "lightning"}),
+        (
+            "{class_path: a.DeepSpeedStrategy, init_args: {stage: 3, offload_parameters: true, pin_memory: true}}",
+            WEIGHTS | {"pinned_offload": True},
+        ),
+    ],
+)
+def test_states_on_the_host(strategy: str, keys: dict[str, Any], tmp_path: Path) -> None:
+    training = found(tmp_path, TEXT.replace("strategy: ddp", f"strategy: {strategy}")).content["training"]
+    names = ("offload_parameters", "offload_optimizer", "pinned_offload", "framework")
+    assert {key: training.get(key) for key in keys} == keys
+    assert {*names} & training.keys() <= {*keys, "offload_optimizer", "framework"}
+
+
 def test_all_devices_of_a_node(tmp_path: Path) -> None:
     text = TEXT.replace("devices: 4", "devices: auto")
     assert "parallelism.data_parallel_size" in found(tmp_path, text).unsaid
@@ -75,8 +101,8 @@ def test_all_devices_of_a_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("strategy: ddp", "strategy: deepspeed_stage_3_offload", "modelled, without offloading"),
-        ("strategy: ddp", "strategy: xla", "modelled, without offloading"),
+        ("strategy: ddp", "strategy: deepspeed_stage_3_offload_nvme", "states on NVMe are not modelled"),
+        ("strategy: ddp", "strategy: xla", "modelled: auto, ddp"),
         ("bf16-mixed", "transformer-engine", "trainer.precision is 'transformer-engine'; expected"),
         ("max_steps: 100", "plugins: [x]", "plugins change what is run"),
     ],

@@ -81,7 +81,7 @@ def test_adapters(tmp_path: Path) -> None:
     assert lora["training"]["recompute"] == "none"
     text = LORA.replace("lora_mlp: false", "lora_mlp: true\nlora_query: false\nquantize: bnb.nf4")
     quantized = found(tmp_path, text).content["training"]["lora"]
-    assert (quantized["targets"], quantized["quantized_base"]) == (["v", "gate", "up", "ffn_down"], True)
+    assert (quantized["targets"], quantized["quantized_base"]) == (["v", "gate", "up", "ffn_down"], "nf4")
 
 
 def test_capped_scores_are_computed_one_operation_at_a_time(tmp_path: Path) -> None:
@@ -131,6 +131,7 @@ def test_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_gpus_that_the_file_contradicts(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="with num_nodes 2 it makes 8 GPUs; the run has 4"):
-        found(tmp_path, FULL, 4)
+def test_gpus_that_are_asked_for_count(tmp_path: Path) -> None:
+    read = found(tmp_path, FULL, 4)
+    assert read.content["parallelism"]["data_parallel_size"] == 4
+    assert "train.yaml: it says 8 GPUs; 4 are asked for, which count" in read.notes

@@ -45,6 +45,14 @@ def whole(read: Read) -> dict[str, Any]:
         ({}, "model", "sequence_length", 4096),
         ({"cutoff_len": None}, "model", "sequence_length", 2048),
         ({}, "training", "recompute", "full"),  # unless it is disabled
+        ({"stage": "dpo", "pref_beta": 0.1}, "training", "reference_model", "separate"),
+        ({"stage": "dpo", **LORA}, "training", "reference_model", "adapters_off"),
+        ({"stage": "dpo", "ref_model": "/m", **LORA}, "training", "reference_model", "separate"),
+        ({"stage": "kto", **LORA}, "training", "reference_passes", 3),
+        ({"stage": "rm", **LORA}, "model", "loss", "score"),
+        ({"stage": "dpo", "enable_liger_kernel": True}, "model", "loss", "torch"),
+        ({"use_unsloth_gc": True}, "training", "offload_activations", True),
+        ({"use_unsloth_gc": True}, "training", "overlap_activation_offload", False),
         ({"use_reentrant_gc": False}, "training", "recompute_stops_early", True),
         ({}, "parallelism", "fp32_parameters", True),  # weights that train are widened
         ({"pure_bf16": True}, "training", "optimizer_state_bytes", 4.0),
@@ -53,12 +61,21 @@ def whole(read: Read) -> dict[str, Any]:
         ({"fp8": True, "fp8_backend": "te"}, "training", "gemm_recipe", "fp8_delayed"),
         (LORA, "training", "lora", {"rank": 4, **ALL}),
         ({**LORA, "lora_target": "q_proj,v_proj"}, "training", "lora", {"rank": 4, "targets": ["q", "v"]}),
-        ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, **ALL, "quantized_base": True}),
+        ({**LORA, "quantization_bit": 4}, "training", "lora", {"rank": 4, **ALL, "quantized_base": "nf4_double"}),
+        ({**LORA, "use_dora": True}, "training", "lora", {"rank": 4, **ALL, "dora": True}),
         ({**LORA, "quantization_bit": 8}, "training", "lora", {"rank": 4, **ALL, "quantized_base": "int8"}),
     ],
 )
 def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_path: Path) -> None:
     assert whole(found(tmp_path, **keys))[section][key] == value
+
+
+@pytest.mark.parametrize("loss", ["orpo", "simpo"])
+def test_pairs_without_a_reference(loss: str, tmp_path: Path) -> None:
+    alone, pairs = found(tmp_path), found(tmp_path, stage="dpo", pref_loss=loss)
+    assert "reference_model" not in pairs.content["training"]
+    assert pairs.content["training"]["micro_batch_size"] == 2 * alone.content["training"]["micro_batch_size"]
+    assert any(f"{loss}: a sample is 2 sequences" in note for note in pairs.notes)
 
 
 def test_no_recomputation_where_it_is_disabled(tmp_path: Path) -> None:
@@ -79,7 +96,7 @@ def test_documents_are_asked_for_where_attention_stays_inside_them(
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"stage": "dpo"}, "sft.yaml:8: stage is 'dpo'; preference and reinforcement learning is not modelled"),
+        ({"stage": "ppo"}, "sft.yaml:8: stage is 'ppo'; modelled are supervised fine-tuning, dpo, ipo"),
         ({"finetuning_type": "freeze"}, "finetuning_type is 'freeze'; only lora and full are modelled"),
         ({**LORA, "quantization_bit": 3}, "quantization_bit is 3; only four bits of bitsandbytes are modelled"),
         ({**LORA, "quantization_bit": 4, "quantization_method": "hqq"}, "only four bits of bitsandbytes are modelled"),
@@ -120,7 +137,7 @@ def test_version_1(tmp_path: Path) -> None:
     assert (training["micro_batch_size"], training["global_batch_size"], training["recompute"]) == (2, 32, "full")
     adapters = {"peft_config": {"name": "lora", "r": 16, "lora_alpha": 32}, "quant_config": {"quantization_bit": 4}}
     path.write_text(yaml.safe_dump({**run, "dist_config": None, **adapters}), encoding="utf-8")
-    assert read_any(path, 8).content["training"]["lora"] == {"rank": 16, **ALL, "quantized_base": True}
+    assert read_any(path, 8).content["training"]["lora"] == {"rank": 16, **ALL, "quantized_base": "nf4_double"}
     path.write_text(yaml.safe_dump({**run, "dist_config": {"name": "fsdp2", "cp_size": 2}}), encoding="utf-8")
     with pytest.raises(ConfigError, match="cp_size is 2; DeepSpeed-Ulysses is not modelled"):
         read_any(path, 8)

@@ -110,6 +110,8 @@ def test_model_of_the_hub(tmp_path: Path) -> None:
         ({"fsdp_config": {"sharding_strategy": "SHARD_GRAD_OP"}}, "parallelism", "reshard_after_forward", False),
         ({"fsdp_config": {"device_mesh": [2, 4]}}, "parallelism", "zero_group_size", 4),
         ({"fsdp_config": {"mixed_precision": "DEFAULT"}}, "parallelism", "fp32_gradients", True),
+        ({"fsdp_config": {"activation_cpu_offload": True}}, "training", "overlap_activation_offload", False),
+        ({"fsdp_config": {"cpu_offload": True}}, "training", "offload_parameters", True),
         ({"precision": "amp_fp8"}, "training", "gemm_recipe", "fp8_delayed"),
         ({"model": {"attn_config": {"alibi": False, "rope": True}}}, "model", "rotary_fraction", 1.0),
         (
@@ -136,7 +138,6 @@ def test_settings(changes: dict[str, Any], section: str, key: str, value: Any, t
     [
         ({"model": {"name": "hf_t5"}}, "only decoders are read"),
         ({"optimizer": {"name": "decoupled_lionw"}}, "only Adam is modelled"),
-        ({"fsdp_config": {"activation_cpu_offload": True}}, "offloading is not modelled"),
         ({"model": {"unheard_of_size": 1}}, r"model\.unheard_of_size is 1; of LLM Foundry it is not known here"),
         ({"model": {"d_model": "${oc.env:WIDTH}"}}, r"model\.d_model is .* which comes from outside"),
         ({"global_train_batch_size": None}, "global_train_batch_size is missing"),

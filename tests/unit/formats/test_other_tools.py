@@ -21,11 +21,6 @@ ARGUMENTS = (
     ("name", "text", "message"),
     [
         ("a.yaml", "work_group: x\nmodules: {}\n", "a.yaml is of Primus, which is not read"),
-        (
-            "a.yaml",
-            "model: {model_name: x}\ntraining: {trainer_type: TRL_SFT}\n",
-            "a.yaml is of Oumi, which is not read",
-        ),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
         ("a.yaml", "workload:\n  image: x\n  gpus: 8\n", "is of a GPU recipe's Helm chart"),
         ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),

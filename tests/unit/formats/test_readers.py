@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,16 @@ def test_a_key_has_one_fate(name: str) -> None:
     assert sum(len(group) for group in groups) == len(set.union(*groups))
     assert not [key for key in known.noted if key in known.irrelevant]
     assert all(reason.strip() and "\n" not in reason for reason in (*known.refused.values(), *known.noted.values()))
+
+
+def test_text_in_other_encodings_and_pipes_say_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text("per_device_train_batch_size: 1\n", encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"is text in UTF-16; write it in UTF-8: iconv"):
+        detect(path)
+    with pytest.raises(ConfigError, match=r"train.yaml is text in UTF-16"):
+        load(path)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigError, match="is a pipe, which can be read once only"):
+        detect(pipe)

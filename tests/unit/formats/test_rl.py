@@ -153,6 +153,8 @@ def test_pairs_are_two_sequences(tmp_path: Path) -> None:
     training = read.content["training"]
     assert (training["global_batch_size"], training["micro_batch_size"]) == (128, 4)
     assert named(read, "two sequences")
+    assert training["reference_model"] == "separate"
+    assert of_script(tmp_path, OPENRLHF.replace("train_sft", "train_rm")).content["model"]["loss"] == "score"
     pairs = of_nemo_rl(tmp_path, {"grpo": None, "dpo": {"max_num_steps": 1}}).content["training"]
     assert (pairs["global_batch_size"], pairs["micro_batch_size"]) == (1024, 4)
 
@@ -238,8 +240,7 @@ def test_openrlhf_on_fsdp2(tmp_path: Path) -> None:
     assert (keys["tensor_parallel_size"], keys["data_parallel_size"], keys["zero_stage"]) == (2, 4, 3)
     assert (keys["fp32_parameters"], keys["reshard_after_forward"]) == (True, False)
     assert (training["micro_batch_size"], training["recompute"], training["framework"]) == (2, "full", "transformers")
-    with pytest.raises(ConfigError, match="fsdp2-cpu-offload is True; offloading is not modelled"):
-        of_script(tmp_path, command, "--fsdp2_cpu_offload")
+    assert of_script(tmp_path, command, "--fsdp2_cpu_offload").content["training"]["offload_parameters"]
 
 
 def test_megatron_inside_nemo_rl(tmp_path: Path) -> None:

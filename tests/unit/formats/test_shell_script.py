@@ -206,3 +206,10 @@ def test_literal_documents_have_variables_of_their_own() -> None:
 def test_letters_change_their_case(form: str, changed: str) -> None:
     script = parse(f"X=ABC\nY=abc\nEMPTY=\nZ=${{{form}}}\n")
     assert script.values["Z"] == changed
+
+
+def test_of_a_loop_over_words_the_first_run_is_read() -> None:
+    script = parse("for LR in 1e-4 2e-4; do\n  for TP in 2 4; do\n    run $LR $TP\n  done\ndone\nbehind $TP")
+    assert script.commands[0] == ["run", "1e-4", "2"]
+    assert is_unknown(script.commands[1][1])  # the last of them, unless the loop is left
+    assert script.of_loops("a.sh") == ["a.sh: of a loop the first run is read: LR 1e-4 of 1e-4, 2e-4, TP 2 of 2, 4"]

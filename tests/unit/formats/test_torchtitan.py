@@ -168,19 +168,25 @@ def test_recomputation(lines: str, recompute: dict[str, object], tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("lines", "compiled", "note"),
+    ("lines", "compiled", "loss", "note"),
     [
-        ("", False, None),
-        ("[compile]\nenable = true", True, None),
-        ("[compile]\nenable = false\ncomponents = ['model']", False, None),
-        ("[compile]\nenable = true\ncomponents = ['model']", True, "without loss: predicted with a compiled loss"),
-        ("[compile]\nenable = true\ncomponents = ['loss']", False, "without model: predicted without compiled kernels"),
-        ("[training]\ncompile = true", True, None),
+        ("", False, "torch", None),
+        ("[compile]\nenable = true", True, "torch", None),
+        ("[compile]\nenable = false\ncomponents = ['model']", False, "torch_eager", None),
+        ("[compile]\nenable = true\ncomponents = ['model']", True, "torch_eager", None),
+        (
+            "[compile]\nenable = true\ncomponents = ['loss']",
+            False,
+            "torch",
+            "without model: predicted without compiled kernels",
+        ),
+        ("[training]\ncompile = true", True, "torch", None),
     ],
 )
-def test_compilation(lines: str, compiled: bool, note: str | None, tmp_path: Path) -> None:
+def test_compilation(lines: str, compiled: bool, loss: str, note: str | None, tmp_path: Path) -> None:
     job = found(tmp_path, f"{MODEL}{lines}")
     assert job.content["training"].get("compiled", False) is compiled
+    assert job.content["model"]["loss"] == loss
     assert job.notes == (() if note is None else (f"compile.components {note}",))
 
 
@@ -263,7 +269,6 @@ REFUSED = [
     (f"{MODEL}[activation_checkpoint]\nselective_ac_option = 'often'", "expected op, or a number such as 2"),
     (f'{MODEL}[optimizer]\nname = "Muon"', "only Adam and AdamW are modelled"),
     (f"{MODEL}[optimizer]\nearly_step_in_backward = true", "an optimizer inside the backward pass is not modelled"),
-    (f"{MODEL}[training]\nenable_cpu_offload = true", "offloading to the host is not modelled"),
     (f"{MODEL}[training]\nlocal_batchsize = 4", "it is not known here. Did you mean local_batch_size?"),
     (f"{MODEL}[training]\nmax_context_length = 3000", "only whole samples of max_context_length, 3000, are modelled"),
     (f"{MODEL}[training]\nseq_len = 'long'", "training.seq_len is 'long'; expected a whole number"),

@@ -15,6 +15,7 @@ HEAD = """
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.components.optimizer import OptimizersInBackwardContainer
 from torchtitan.components.quantization import Float8LinearConverter, NVFP4LinearConverter
+from torchtitan.components.quantization.nvfp4 import nvfp4_bf16_tail_fqns
 from torchtitan.config import ActivationCheckpointConfig
 from torchtitan.protocols.model_converter import ModelConvertersContainer
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
@@ -90,6 +91,7 @@ def test_function_of_a_registry(tmp_path: Path) -> None:
         ("config.model_spec = model_registry('8B', num_mtp_layers=2)", "model", "num_mtp_layers", 2),
         ("config.parallelism.enable_sequence_parallel = False", "parallelism", "sequence_parallel", False),
         ("config.training.disable_cuda_graphs = False", "training", "cuda_graphs", True),
+        ("config.loss = ChunkedLossWrapper.Config()", "training", "cuda_graphs", True),
     ],
 )
 def test_settings_of_a_configuration(body: str, section: str, key: str, value: Any, tmp_path: Path) -> None:
@@ -145,6 +147,17 @@ def job():
     read = read_any(Path(f"{path}:job"))
     assert read.content["model"]["preset"] == "qwen3-14b"
     assert (read.content["training"]["recompute"], read.content["parallelism"]["data_parallel_size"]) == ("full", 16)
+
+
+def test_last_part_of_the_layers_in_16_bits(tmp_path: Path) -> None:
+    read = found(
+        tmp_path,
+        "layers = len(cast(Model.Config, config.model_spec.model).layers)\n"
+        "fqns = nvfp4_bf16_tail_fqns(layers, 0.15)\n"
+        "config.model_spec = model_registry('8B', converters=[NVFP4LinearConverter.Config(fqns=fqns)])",
+    )
+    assert read.content["training"]["gemm_recipe"] == "nvfp4"
+    assert read.content["training"]["layers_in_16_bits_at_end"] == 5  # of 32, rounded up
 
 
 def test_exchange_of_tokens_between_experts(tmp_path: Path) -> None:

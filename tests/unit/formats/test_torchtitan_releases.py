@@ -11,6 +11,7 @@ from predictor.core.predict.prediction import predict
 from predictor.core.schema.read import Read
 from predictor.formats import read_any
 from predictor.formats.torchtitan.flavors import COMMON, flavors
+from predictor.layout_search.model_options import of_model
 
 MODEL = '[model]\nname = "llama3"\nflavor = "8B"\n'
 
@@ -25,10 +26,30 @@ def layout(tmp_path: Path, lines: str) -> dict[str, Any]:
     return dict(found(tmp_path, f"{MODEL}[parallelism]\n{lines}").content["parallelism"])
 
 
+def test_a_model_with_a_tower_asks_for_the_size_of_its_images(tmp_path: Path) -> None:
+    read = found(tmp_path, '[model]\nname = "qwen3_5"\nflavor = "9B"\n')
+    assert read.content["model"]["preset"] == "qwen3.5-9b"
+    assert read.content["model"]["vision"]["num_layers"] == 27
+    assert "rotary_fraction" not in read.content["model"]  # the preset's
+    assert list(read.unsaid) == [
+        "model.vision.images_per_sample",
+        "model.vision.image_size",
+        "parallelism.data_parallel_size",
+    ]
+
+
+@pytest.mark.parametrize(("flavor", "billions"), [("0.8B", 1.11), ("4B", 5.17), ("122B-A10B", 122.8)])
+def test_sizes_of_models_with_towers(flavor: str, billions: float, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(f'[model]\nname = "qwen3_5"\nflavor = "{flavor}"\n', encoding="utf-8")
+    config = of_model(str(path), ["gpus=128", "model.vision.image_size=512"], "H100")
+    assert predict(config).loaded.run.model.num_parameters() / 1e9 == pytest.approx(billions, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[model]\nname = "qwen3_5"\nflavor = "4B"\n', "its vision tower sees images"),
+        ('[model]\nname = "qwen3_vl"\nflavor = "4B"\n', "its vision tower sees images"),
         ('[model]\nname = "llama33"\n', "it has no preset. Did you mean llama3? Known: llama2, llama3, llama4, qwen3"),
         (
             '[model]\nname = "llama3"\nflavor = "9B"',
@@ -59,7 +80,8 @@ def test_flavors_with_sizes_of_their_own(name: str, flavor: str, sizes: dict[str
 def test_every_flavor_can_be_predicted() -> None:
     for name, of in flavors().items():
         for flavor, model in of.items():
-            keys = {"preset": model} if isinstance(model, str) else {**COMMON, **model}
+            keys = {"preset": model} if isinstance(model, str) else {**({} if "preset" in model else COMMON), **model}
+            keys |= {"vision": {**keys["vision"], "image_size": 512}} if "vision" in keys else {}
             content = {"system": "H100", "model": {**keys, "sequence_length": 1024}}
             batch = {"training": {"micro_batch_size": 1, "num_micro_batches": 1, "conditions": "model"}}
             assert predict({**content, **batch}).modelled_us > 0, (name, flavor)

@@ -58,6 +58,8 @@ def test_full_finetuning(tmp_path: Path) -> None:
     [
         ("compile: false", "compile: {model: true, loss: true}", "training", "compiled", True),
         ("checkpointing: true", "checkpointing: false", "training", "recompute", "none"),
+        ("offloading: false", "offloading: true", "training", "offload_activations", True),
+        ("epochs: 1", "fsdp_cpu_offload: true", "training", "offload_parameters", True),
         ("epochs: 1", "ac_mode: selective\nac_option: 2", "training", "recompute_every", 2),
         ("epochs: 1", "ac_mode: selective\nac_option: op", "training", "recompute", "per_op"),
         ("epochs: 1", "enable_fp8_training: true\nfp8_recipe_name: rowwise", "training", "gemm_recipe", "fp8_rowwise"),
@@ -93,8 +95,19 @@ def test_adapters(tmp_path: Path) -> None:
         "targets": ["q", "v", "attention_output", "gate", "up", "ffn_down"],
         "fp32": False,
         "dropout": 0.1,
-        "quantized_base": True,
+        "quantized_base": "nf4_double",
     }
+
+
+def test_magnitudes(tmp_path: Path) -> None:
+    assert found(tmp_path, LORA.replace("lora_rank: 16", "use_dora: true")).content["training"]["lora"]["dora"] is True
+
+
+@pytest.mark.parametrize(("text", "reference"), [(FULL, "separate"), (LORA, "adapters_off")])
+def test_pairs_of_answers(text: str, reference: str, tmp_path: Path) -> None:
+    text = text.replace("modules.loss.CEWithChunkedOutputLoss", "rlhf.loss.DPOLoss")
+    training = found(tmp_path, text).content["training"]
+    assert (training["micro_batch_size"], training["reference_model"]) == (4, reference)
 
 
 def test_builder_with_sizes(tmp_path: Path) -> None:
@@ -116,16 +129,15 @@ def test_every_preset_is_known() -> None:
         (FULL.replace("llama3_1.llama3_1_8b", "llama3_1.llama3_1_9b"), "it is not known here. Did you mean"),
         (FULL.replace("torchtune.models.llama3_1.llama3_1_8b", "my.model"), "it is not of torchtune.models"),
         (FULL.replace("torch.optim.AdamW", "torch.optim.SGD"), "only Adam is modelled"),
-        (FULL.replace("modules.loss.CEWithChunkedOutputLoss", "rlhf.loss.DPOLoss"), "a step of DPO runs two answers"),
-        (FULL.replace("offloading: false", "offloading: true"), "offloading of all activations is not modelled"),
-        (FULL + "fsdp_cpu_offload: true\n", "weights in host memory are not modelled"),
+        (
+            FULL.replace("ing: true", "ing: false").replace("offloading: false", "offloading: true"),
+            "refuses it without",
+        ),
         (FULL + "quantizer: {_component_: x}\n", "quantisation-aware training is not modelled"),
         (FULL + "teacher_model: {_component_: x}\n", "distillation runs a second model"),
         (FULL + "pipeline_parallel_dim: 2\n", "of torchtune it is not known here"),
         (FULL.replace("batch_size: 2\n", ""), "is of no training: it has no batch_size"),
-        (LORA.replace("lora_rank: 16", "use_dora: true"), "DoRA is not modelled"),
         (LORA.replace("lora_rank: 16", "apply_lora_to_output: true"), "an adapter of the output projection"),
-        (LORA.replace(".lora_llama", ".qlora_llama"), "a base in four bits that GPUs shard is not modelled"),
         (LORA.replace("q_proj, v_proj", "router"), "expected a list of q_proj, k_proj, v_proj, output_proj"),
     ],
 )

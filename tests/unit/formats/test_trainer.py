@@ -67,7 +67,7 @@ def test_sizes_and_layout(tmp_path: Path) -> None:
     [
         ({"gradient_checkpointing": True}, "training", "recompute", "full"),
         (
-            {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
+            {"gradient_checkpointing": True, "max_seq_length": None, "model_max_length": 2048},
             "training",
             "recompute_stops_early",
             True,
@@ -150,9 +150,8 @@ def test_embeddings_that_train_beside_adapters(tmp_path: Path) -> None:
         ({"attn_implementation": "flex_attention"}, "attn_implementation is 'flex_attention'; it is not modelled"),
         ({"num_generations": 8}, "reinforcement learning on generated samples is not modelled"),
         ({"lora_target_modules": ["nowhere"], "use_peft": True}, "nowhere: expected linear layers of a transformer"),
-        ({"use_dora": True, **LORA}, "use_dora is True; DoRA is not modelled"),
         ({"model_init_kwargs": {"dtype": "float32"}}, "model_init_kwargs is a mapping; write its keys"),
-        ({"fsdp": "full_shard offload"}, "fsdp_offload_params is True; offloading is not modelled"),
+        ({"fsdp": "no_shard offload"}, "fsdp_offload_params is True; it is modelled where weights are freed"),
         ({"expert_parallel_degree": 4}, "expert_parallel_degree is 4; of TRL it is not known here"),
     ],
 )
@@ -300,3 +299,30 @@ def test_arguments_as_a_trainer_writes_them_out(tmp_path: Path) -> None:
     assert whole(read)["parallelism"]["zero_stage"] == 0
     assert not any("not known here" in note for note in read.notes)
     assert "budget.train_tokens" not in read.derived
+
+
+def test_checkpoints_that_are_entered_again_run_to_their_end(tmp_path: Path) -> None:
+    again = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    assert "recompute_stops_early" not in found(tmp_path, **again).content["training"]
+
+
+def test_a_list_is_no_switch(tmp_path: Path) -> None:
+    assert "bf16 is [1]; expected true or false" in refused(tmp_path, bf16=[1])
+
+
+def test_a_vocabulary_that_a_key_changes_is_refused(tmp_path: Path) -> None:
+    assert "resize_token_embeddings is True" in refused(tmp_path, resize_token_embeddings=True)
+
+
+@pytest.mark.parametrize(
+    ("modules", "targets"),
+    [
+        (["q_proj", "out_proj"], ["q", "attention_output"]),  # OPT, GPT-J
+        (["q_proj", "o_proj", "in_proj", "out_proj"], ["q", "attention_output", "in_projection", "out_projection"]),
+    ],
+)
+def test_out_proj_is_attention_s_unless_others_are_named(
+    modules: list[str], targets: list[str], tmp_path: Path
+) -> None:
+    keys = {"use_peft": True, "lora_target_modules": modules, "model_name_or_path": "somebody/unknown"}
+    assert found(tmp_path, **keys).content["training"]["lora"]["targets"] == targets

@@ -142,7 +142,8 @@ def test_what_comes_from_outside_is_asked_for_by_its_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        ("scripts/dpo.py", "dpo is not modelled"),
+        ("scripts/dpo_online.py", "dpo is not modelled"),
+        ("scripts/grpo.py", "grpo is not modelled"),
         ("run_glue.py", "glue is not modelled"),
         ("dpov2_train.py", "dpov is not modelled"),
         ("train_reward_model.py", "reward is not modelled"),
@@ -151,6 +152,22 @@ def test_what_comes_from_outside_is_asked_for_by_its_name(tmp_path: Path) -> Non
 def test_other_tasks_are_refused_by_name(program: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         found(tmp_path, f"torchrun --nproc_per_node 2 {program} {ARGUMENTS}")
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (f"torchrun --nproc_per_node 2 scripts/dpo.py {ARGUMENTS} --beta 0.1", (4, "separate", None)),
+        (f"accelerate launch --num_processes 2 run_orpo.py {ARGUMENTS} --beta 0.1", (4, None, None)),
+        (f"trl kto {ARGUMENTS} --lora_r 8 --desirable_weight 1.0", (2, "adapters_off", 3)),
+        (f"trl dpo {ARGUMENTS} --precompute_ref_log_probs true", (4, None, None)),
+        ("swift rlhf --rlhf_type dpo --model Qwen/Qwen2.5-7B --max_length 2048", (2, "adapters_off", None)),
+    ],
+)
+def test_preference_learning(program: str, expected: tuple[int, str | None, int | None], tmp_path: Path) -> None:
+    training = found(tmp_path, program).content["training"]
+    names = ("micro_batch_size", "reference_model", "reference_passes")
+    assert tuple(training.get(name) for name in names) == expected
 
 
 def test_several_trainings_that_differ_are_a_problem(tmp_path: Path) -> None:
@@ -191,7 +208,7 @@ def test_ms_swift(tmp_path: Path) -> None:
         ("sft --task_type embedding", "training of other tasks is not modelled"),
         ("sft --quant_bits 8", "only four bits of bitsandbytes are modelled"),
         ("sft --sequence_parallel_size 2", "DeepSpeed-Ulysses is not modelled"),
-        ("rlhf --rlhf_type dpo", "rlhf is not modelled"),
+        ("rlhf --rlhf_type grpo", "rlhf is not modelled"),
     ],
 )
 def test_what_ms_swift_asks_for_that_is_not_modelled(arguments: str, message: str, tmp_path: Path) -> None:

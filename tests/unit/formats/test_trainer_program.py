@@ -46,6 +46,26 @@ def test_adapters_and_four_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "reference", "loss"),
+    [
+        (
+            "DPOTrainer(model=model, args=DPOConfig('out', per_device_train_batch_size=2, beta=0.1))",
+            "separate",
+            "torch",
+        ),
+        ("KTOTrainer(model, args=KTOConfig('out', per_device_train_batch_size=4))", "separate", "torch"),
+        ("ORPOTrainer(model=model, args=ORPOConfig('out', per_device_train_batch_size=2))", None, "torch"),
+        ("RewardTrainer(model=model, args=RewardConfig('out', per_device_train_batch_size=2))", None, "score"),
+    ],
+)
+def test_preference_learning(text: str, reference: str | None, loss: str, tmp_path: Path) -> None:
+    content = found(tmp_path, text).content
+    assert content["training"]["micro_batch_size"] == 4
+    assert content["training"].get("reference_model") == reference
+    assert content["model"]["loss"] == loss
+
+
+@pytest.mark.parametrize(
     ("text", "key", "value"),
     [
         (
@@ -108,12 +128,12 @@ def test_length_that_samples_are_cut_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("DPOTrainer(args=TrainingArguments('out'))", "it uses DPOTrainer; supervised fine-tuning"),
+        ("GRPOTrainer(args=TrainingArguments('out'))", "it uses GRPOTrainer; supervised fine-tuning"),
         (
             "AutoModelForSequenceClassification.from_pretrained('x')\nTrainingArguments('o', a=1)",
             "it uses AutoModelFor",
         ),
-        ("FastLanguageModel.get_peft_model()\nSFTConfig(output_dir='o')", "FastLanguageModel is Unsloth's"),
+        ("FastVisionModel.get_peft_model()\nSFTConfig(output_dir='o')", "FastVisionModel trains on images"),
         (
             "HfArgumentParser(TrainingArguments).parse()\n# TrainingArguments(",
             "takes its arguments from the command line",
@@ -127,3 +147,30 @@ def test_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         found(tmp_path, text)
     assert message in str(caught.value)
+
+
+def test_a_program_of_unsloth(tmp_path: Path) -> None:
+    text = """
+model, tokenizer = FastLanguageModel.from_pretrained(model_name="unsloth/Qwen3-8B", max_seq_length=2048, dtype=None)
+model = FastLanguageModel.get_peft_model(
+    model, r=32, target_modules=["q_proj", "v_proj"], use_gradient_checkpointing="unsloth"
+)
+trainer = SFTTrainer(model=model, args=SFTConfig(per_device_train_batch_size=2, optim="adamw_8bit", max_steps=60))
+"""
+    read = found(tmp_path, text)
+    assert (read.content["model"]["preset"], read.content["model"]["sequence_length"]) == ("qwen3-8b", 2048)
+    training = read.content["training"]
+    assert training["lora"] == {"rank": 32, "targets": ["q", "v"], "quantized_base": True}
+    assert (training["precision"], training["recompute"], training["micro_batch_size"]) == ("bf16", "full", 2)
+    assert any("kernels are predicted as Liger's" in note for note in read.notes)
+
+
+def test_all_weights_of_a_model_of_unsloth(tmp_path: Path) -> None:
+    text = """
+model, tokenizer = FastModel.from_pretrained("unsloth/Qwen3-8B", max_seq_length=512, full_finetuning=True)
+args = SFTConfig(output_dir="o")
+trainer = SFTTrainer(model=model, args=args)
+"""
+    training = found(tmp_path, text).content["training"]
+    assert "lora" not in training
+    assert training["optimizer_state_bytes"] == 4  # moments in the weights' own bf16

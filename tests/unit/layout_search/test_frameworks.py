@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +104,64 @@ def test_megatron_may_keep_experts_whole_beside_tensor_parallelism() -> None:
     assert (1, 1) not in splits
     folded = [degrees for degrees in found if degrees.expert > degrees.data * degrees.context]
     assert folded
-    assert all(degrees.expert_split == 1 for degrees in folded)
+    assert all(degrees.expert_split is not None for degrees in folded)
+
+
+def test_megatron_may_split_experts_over_fewer_ranks_than_all_else() -> None:
+    found = {plan.degrees for plan, _ in runs("megatron", "mixtral-8x7b")}
+    assert {degrees.expert_split for degrees in found if degrees.tensor == 8} == {None, 1, 2, 4}
+    for degrees in found:
+        ranks = degrees.tensor * degrees.context * degrees.data
+        assert ranks % (degrees.expert * (degrees.expert_split or degrees.tensor)) == 0
+
+
+def test_megatron_may_leave_the_ends_of_the_model_alone_on_their_chunks() -> None:
+    space = preset_problem("megatron", "llama3.1-405b", 1024).space
+    split = space.split(16, "interleaved_1f1b", 8)
+    assert split is not None
+    assert split.chunks is None  # embedding and loss count as layers
+    assert split.stages == (7, *[8] * 14, 7)
+
+
+def test_megatron_gives_the_stage_of_multi_token_prediction_the_fewest_layers() -> None:
+    space = preset_problem("megatron", "deepseek-v3", 256).space
+    with_mtp = replace(space, base=replace(space.base, model=replace(space.model, num_mtp_layers=1)))
+    for of, wanted in ((space, (7, *[8] * 6, 6)), (with_mtp, (*[8] * 7, 5))):
+        split = of.split(8, "1f1b", 1)
+        assert split is not None
+        assert split.stages == wanted
+
+
+def test_as_few_layers_are_recomputed_as_fit() -> None:
+    problem = preset_problem("megatron", "llama3-70b", 16, max_tensor_parallel=2, max_context_parallel=1)
+    space, pipelines = problem.space, Pipelines(problem.space)
+    timer, footprints = Timer(space, problem.system, pipelines), Footprints(space, pipelines)
+    whole = next(
+        plan for plan in plans(space) if plan.recomputes_all and plan.degrees[2] == 8 and plan.micro_batch_size == 1
+    )
+    sizes = [footprints.memory_bytes(whole._replace(recompute_layers=n)) for n in range(1, 10)]
+    assert sizes == sorted(sizes, reverse=True)
+    for n, size in enumerate(sizes, 1):
+        plan = whole._replace(recompute_layers=n)
+        prediction = predict(space.run(plan), problem.system)
+        assert timer.step_us(plan) == pytest.approx(prediction.modelled_us, rel=1e-9)
+        assert size == pytest.approx(max(m.total for m in step_memory(prediction.tasks)))
+        assert timer.floor_us(plan) <= timer.step_us(plan) < timer.step_us(whole)
+    assert footprints.least_recomputed(whole, sizes[3]) == whole._replace(recompute_layers=4)
+    assert footprints.least_recomputed(whole, sizes[-1] * 0.99) is None
+    assert footprints.least_recomputed(whole, inf) is None
+
+
+def test_a_winner_may_recompute_some_layers() -> None:
+    problem = preset_problem("megatron", "llama3-8b", 8, max_tensor_parallel=1, max_context_parallel=1)
+    answer = search(replace(problem, memory_gib=60.0), 3)
+    plan = answer.winners[0].ranked.plan
+    assert plan.recompute_layers
+    written = configuration(answer, answer.winners[0])
+    assert written["training"]["recompute_num_layers"] == plan.recompute_layers
+    loaded = prepare(written, Path.cwd())
+    assert predict(loaded.run, loaded.system).modelled_us == pytest.approx(answer.winners[0].ranked.step_us, rel=1e-9)
+    assert f"recompute full ({plan.recompute_layers} layers a chunk)" in render(answer)
 
 
 def test_torchtitan_keeps_experts_whole_that_ranks_share_out() -> None:
@@ -137,6 +196,35 @@ def test_optimizer_states_go_to_the_host_where_nothing_else_fits() -> None:
     assert predict(loaded.run, loaded.system).modelled_us == pytest.approx(answer.winners[0].ranked.step_us, rel=1e-9)
     with pytest.raises(NoLayoutError, match="no layout fits"):
         search(preset_problem("torchtitan", "llama3-70b", 8), 1)
+
+
+def test_torchtitan_counts_embedding_and_output_as_layers() -> None:
+    found = {(plan.degrees.pipeline, plan.schedule, plan.num_chunks): run for plan, run in runs("torchtitan")}
+    assert found[4, "1f1b", 1].layers_per_stage == (8, 9, 8, 7)
+    assert found[4, "interleaved_1f1b", 2].chunk_layers == ((4, 4), (5, 4), (4, 4), (4, 3))
+    assert {chunks for stages, _, chunks in found if stages == 4} == {1, 2, 3}  # three of 34 layers each make 12
+
+
+def test_torchtitan_has_v_shaped_pipelines() -> None:
+    found = {(plan.degrees.pipeline, plan.schedule): run for plan, run in runs("torchtitan")}
+    for schedule in ("zbv", "dualpipe_v"):
+        assert found[4, schedule].chunk_layers == ((4, 3), (5, 4), (4, 4), (4, 4))
+        assert schedule not in {plan.schedule for plan, _ in runs("megatron")}
+    wide = search_problem(SearchQuestion("llama3-8b", num_gpus=64, system="H100", global_batch_size=256))
+    assert not {plan.schedule for plan in plans(wide.space)} & {"zbv", "dualpipe_v"}
+    alone = SearchQuestion("llama3-8b", num_gpus=64, system="H100", global_batch_size=256, schedules=("zbv",))
+    assert {plan.schedule for plan in plans(search_problem(alone).space)} == {"1f1b", "zbv"}
+
+
+def test_torchtitan_may_share_out_weights_in_groups_of_a_node_or_more() -> None:
+    found: dict[tuple[int, int], set[int | None]] = {}
+    for plan, run in runs("torchtitan"):
+        if plan.degrees.pipeline == 1:
+            found.setdefault((plan.degrees.tensor, plan.degrees.context), set()).add(plan.zero_group)
+        assert run.zero_group_size == plan.zero_group
+    assert found[1, 1] == {None, 8, 16, 32}
+    assert found[2, 2] == {None, 4, 8, 16}
+    assert {plan.zero_group for plan, _ in runs("megatron")} == {None}
 
 
 def test_torchtitan_shards_weights_unless_it_only_replicates() -> None:

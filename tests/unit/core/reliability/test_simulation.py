@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from predictor.core.reliability.checkpointing import Checkpointing, best_interval
 from predictor.core.reliability.failure_rates import FailureRates, Kind
-from predictor.core.reliability.interruptions import erlang_b, missing_nodes
 from predictor.core.reliability.job import Job
 from predictor.core.reliability.reliability import Reliability
 from predictor.core.reliability.simulate import expected, simulate
+from predictor.core.reliability.spares import erlang_b, missing_nodes
 from predictor.core.reliability.wall_times import Cause
 
 SAVES = Checkpointing(interval_hours=1.0, pause_hours=0.02, write_hours=0.0, read_hours=0.0, size_gb=1.0)

@@ -127,7 +127,7 @@ def test_what_is_saved_and_how_often_follows_from_storage_and_steps() -> None:
     assert among_failures(mtbf_per_gpu_hours=500.0).checkpoint_interval_hours == pytest.approx(5 / 60)
     seldom = among_failures(mtbf_per_gpu_hours=500.0, least_checkpoint_interval_minutes=20.0)
     assert seldom.checkpoint_interval_hours == pytest.approx(20 / 60)
-    (said,) = goodput_notes(often, BudgetSection(checkpoint_interval_minutes=1e-3, mtbf_per_gpu_hours=50_000))
+    _, said = goodput_notes(often, BudgetSection(checkpoint_interval_minutes=1e-3, mtbf_per_gpu_hours=50_000))
     assert "checkpoint_interval_minutes is 0.001" in said
     assert "storage_gb_per_s" in said
 
@@ -138,10 +138,17 @@ def test_a_checkpoint_that_is_not_written_beside_training_stops_it() -> None:
     assert stopping.share < beside.share
 
 
-def test_the_failures_of_others_are_told_with_their_source() -> None:
+def test_what_is_assumed_is_told_with_the_keys_that_take_one_s_own() -> None:
+    assert "Llama 3 405B" in among_failures().rates
     (said,) = goodput_notes(among_failures(), BudgetSection())
-    assert "Llama 3 405B" in said
-    assert goodput_notes(among_failures(mtbf_per_gpu_hours=1e5), BudgetSection(mtbf_per_gpu_hours=1e5)) == []
+    assert "9 clusters" in said
+    (said,) = goodput_notes(among_failures(mtbf_per_gpu_hours=1e5), BudgetSection(mtbf_per_gpu_hours=1e5))
+    assert "clusters" not in said
+    assert "mtbf_per_gpu_hours" not in said
+    assert "20 minutes to the first new step" in said
+    own = {"mtbf_per_gpu_hours": 1e5, "detection_minutes": 5.0, "restart_minutes": 5.0, "spare_nodes": 4}
+    own |= {"repair_hours": 24.0, "planned_stops_per_month": 2.0}
+    assert goodput_notes(among_failures(**own), BudgetSection(**own)) == []
     assert goodput_notes(None, BudgetSection()) == []
 
 

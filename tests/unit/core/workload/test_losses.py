@@ -1,4 +1,4 @@
-"""Liger Kernel's fused linear cross entropy: output projection, loss and gradients in chunks of tokens."""
+"""Liger Kernel's fused linear cross entropy, in chunks of tokens, and torch's, compiled or not."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 from predictor.core.base.errors import ConfigError
 from predictor.core.costs.operator import Direction
 from predictor.core.plan.loading import prepare
+from predictor.core.step.memory import GIB, step_memory
 from predictor.core.transforms.lora import Lora
 from predictor.core.workload.edges import edge_block
 from predictor.core.workload.losses import HEAD_GRADIENT, head_bytes, head_tasks, tokens_per_chunk
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.switches import Loss
 from predictor.core.workload.tasks import BACKWARD, FORWARD, Task
+from predictor.core.workload.transformer_step import transformer_step
 from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
 from tests.unit.core.costs.test_transfer import opened
@@ -63,14 +65,53 @@ def test_one_chunk_is_all_tokens_of_a_small_vocabulary() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_whole_logits_never_exist(compiled: bool) -> None:
     call = FUSED.call()
-    kept, deferred = head_bytes(replace(FUSED, compiled=compiled))
-    plain, _ = head_bytes(PLAIN)
+    kept, deferred, gradients = head_bytes(replace(FUSED, compiled=compiled))
+    plain = head_bytes(PLAIN).kept
     logits = call.tokens * call.vocab_per_rank
     chunk, weight = 256 * call.vocab_per_rank * 2, call.hidden_size * call.vocab_per_rank * 2
     hidden = call.tokens * call.hidden_size * 2
     assert plain - kept == (2 + 4) * logits - (chunk + weight + hidden)
     assert kept < plain / 4
-    assert deferred == 0.0
+    assert deferred == gradients == 0.0
+
+
+def test_torch_s_loss_has_two_gradients_in_fp32_unless_it_is_compiled() -> None:
+    logits = PLAIN.call().tokens * PLAIN.call().vocab_per_rank
+    eager = run_with(Loss.TORCH_EAGER)
+    for run in (PLAIN, eager, replace(eager, compiled=True)):
+        assert head_bytes(run).gradients == 2 * 4 * logits
+    assert head_bytes(replace(PLAIN, compiled=True)).gradients == 0.0
+    assert head_bytes(run_with(Loss.VOCABULARY_PARALLEL)).gradients == 0.0
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "micro_batch", "compiled", "reserved_gib"),
+    [(8, 1, True, 47.65), (8, 2, True, 77.0), (128, 2, True, 62.0), (8, 2, False, 82.4), (128, 2, False, 67.0)],
+)
+def test_torchtitan_with_an_eager_loss_reserves_what_it_logged(
+    num_gpus: int, micro_batch: int, compiled: bool, reserved_gib: float
+) -> None:
+    """Source: torchtitan benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3; torchao docs, training.md."""
+    content = {
+        "system": "H100",
+        "model": {"preset": "llama3-8b", "loss": "torch_eager"},
+        "parallelism": {"data_parallel_size": num_gpus},
+        "training": {
+            "framework": "torchtitan",
+            "compiled": compiled,
+            "micro_batch_size": micro_batch,
+            "num_micro_batches": 1,
+            "recompute": "per_op",
+        },
+    }
+    (stage,) = step_memory(transformer_step(prepare(content, Path()).run))
+    assert stage.reserved / GIB == pytest.approx(reserved_gib, rel=0.08)
+
+
+def test_a_loss_alone_is_not_compiled() -> None:
+    run = replace(run_with(Loss.TORCH_EAGER), compiled=True)
+    assert not run.has_fused_loss
+    assert head_tasks(run, FORWARD) == head_tasks(replace(PLAIN, compiled=False), FORWARD)
 
 
 def test_the_forward_pass_makes_the_gradients_and_the_backward_pass_scales_them() -> None:
@@ -97,7 +138,7 @@ def test_a_frozen_projection_has_no_gradient_of_its_weight() -> None:
     assert flops[FORWARD] == pytest.approx(flops[BACKWARD])
     trained = replace(frozen, lora=Lora(16, train_embeddings=True))
     weight = FUSED.call().hidden_size * FUSED.call().vocab_per_rank * 2
-    assert head_bytes(trained)[0] - head_bytes(frozen)[0] == weight
+    assert head_bytes(trained).kept - head_bytes(frozen).kept == weight
 
 
 def test_a_bias_has_its_gradient_where_the_logits_have_theirs() -> None:

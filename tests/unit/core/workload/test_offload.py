@@ -68,6 +68,16 @@ def test_deepspeeds_adam_takes_what_its_paper_measured() -> None:
             assert cost.low_us < seconds * 1e6 < cost.high_us
 
 
+def copied(found: Prediction, name: str) -> dict[str, float]:
+    """Return the bytes of so-named copies of each pass of one micro-batch, over all layers and both ends."""
+    moved: dict[str, float] = {}
+    for block, count in found.tasks.stages[0].chunks[0].blocks:
+        for key in ("forward", "recompute", "backward"):
+            tasks = [task for task in getattr(block, key).calls() if task.name == name]
+            moved[key] = moved.get(key, 0.0) + count * sum(task.shape[0] * task.times for task in tasks)
+    return moved
+
+
 @pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
 def test_offloaded_states_leave_the_gpu(share: float) -> None:
     none, some = memory(predicted()), memory(predicted(offload_optimizer=share))
@@ -210,6 +220,38 @@ def test_copies_of_activations_hide_until_they_are_longer_than_computing() -> No
     assert parts.host_link_us == pytest.approx(copies - computing, rel=1e-2)
 
 
+def test_checkpoints_on_the_host_travel_beside_both_passes() -> None:
+    none, some = (predicted(recompute="full", offload_activations=on) for on in (False, True))
+    checkpoint = 4096 * 2048 * 2
+    assert memory(none).activations == 16 * checkpoint
+    assert memory(some).activations == 0.0
+    assert copied(some, "activations_to_host")["forward"] == 16 * checkpoint
+    back = copied(some, "activations_from_host")
+    assert back["recompute"] + back["backward"] == pytest.approx(16 * checkpoint)
+    assert back["recompute"] == pytest.approx(16 * checkpoint / 3, rel=0.05)  # a forward pass of about three
+    assert some.modelled_us == pytest.approx(none.modelled_us)  # all of it is hidden
+    slow = predicted(recompute="full", offload_activations=True, cluster={"host_gb_per_s": 2.0})
+    assert slow.modelled_us > none.modelled_us
+
+
+def test_checkpoints_in_the_stream_of_computing_are_exposed() -> None:
+    none = predicted(recompute="full")
+    turn = predicted(recompute="full", offload_activations=True, overlap_activation_offload=False)
+    copy = HostCopyRegressor(63.0).answer(PINNED_COPY, Direction.FORWARD, (4096 * 2048 * 2,)).us
+    busy, longer = (
+        each.stages[0].whole.forward.cost.us - each.stages[0].whole.forward.host.us for each in (none, turn)
+    )
+    assert longer - busy == pytest.approx(16 * copy)
+    assert stage_parts(turn)[0].host_link_us == pytest.approx(2 * 4 * 16 * copy)
+    assert memory(turn).activations == 0.0
+
+
+def test_activations_of_all_layers_are_those_of_as_many_layers() -> None:
+    counted, every = predicted(offload_activation_layers=16), predicted(offload_activations=True)
+    assert every.modelled_us == counted.modelled_us
+    assert memory(every) == memory(counted)
+
+
 def test_offloading_is_spans_of_the_step() -> None:
     found = predicted(offload_activation_layers=16, offload_optimizer=1.0, cluster={"host_gb_per_s": 20.0})
     graph = replay_graph(step_graph(found))
@@ -310,12 +352,22 @@ def test_chunks_offload_as_many_layers_each() -> None:
     [
         ({"offload_optimizer": 1.5}, "less than or equal to 1"),
         ({"offload_activation_layers": 17}, "no model chunk has more than 16 layers"),
-        ({"offload_activation_layers": 2, "recompute": "full"}, "keeps no activations to offload"),
+        ({"offload_activation_layers": 2, "recompute": "full"}, "keeps no activations but its inputs"),
+        ({"offload_activations": True, "offload_modules": ["core_attn"]}, "leave one out"),
         ({"offload_activation_layers": 2, "offload_modules": ["core_attn"]}, "leave one out"),
         ({"offload_modules": ["core_attn"], "recompute": "full"}, "offload_modules is given with recompute: full"),
         ({"offload_modules": ["moe_act"]}, "the model has no experts"),
         ({"offload_modules": ["attn_proj"]}, "attn_proj without core_attn"),
-        ({"offload_optimizer": 0.5, "parallelism": {"fp32_parameters": True, "zero_stage": 3}}, "FSDP's offloading"),
+        ({"offload_optimizer": 0.5, "parallelism": {"fp32_parameters": True, "zero_stage": 3}}, "FSDP offloads both"),
+        ({"offload_parameters": True}, "zero_stage is 1: set it to 3"),
+        (
+            {"offload_parameters": True, "parallelism": {"zero_stage": 3, "reshard_after_forward": False}},
+            "reshard_after_forward: false, which is not modelled",
+        ),
+        (
+            {"offload_parameters": True, "parallelism": {"zero_stage": 3, "fp32_parameters": True}},
+            "so set offload_optimizer to 1",
+        ),
         ({"offload_optimizer": 0.5, "system": "L40S"}, "set cluster.host_memory_gb_per_s"),
     ],
 )

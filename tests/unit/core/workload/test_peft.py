@@ -12,7 +12,8 @@ from predictor.core.plan.loading import prepare
 from predictor.core.rows import Role
 from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction, predict
-from predictor.core.transforms.lora import Lora, LoraTarget, QuantizedBase
+from predictor.core.transforms.few_bits import QuantizedBase
+from predictor.core.transforms.lora import Lora, LoraTarget
 from predictor.core.workload.transformer import LayerKind
 from tests.layers import backward_pass, forward_pass, kept_of
 from tests.unit.core.workload.test_token_mixers import MODEL, run_of
@@ -121,7 +122,7 @@ def test_weights_in_four_bits_are_widened_in_every_pass() -> None:
         tasks = [task for task in run_pass(of_4, LayerKind()).tasks if task.name == "dequantization"]
         streamed = sum(3 * call.element_bytes * task.shape[0] * task.shape[1] * task.times for task in tasks)
         assert streamed == pytest.approx(weights * (0.5 + 4 / 64 + 2))
-    assert of_4.layer_parameters(LayerKind()) == of_16_bits.layer_parameters(LayerKind())
+    assert of_4.layer_parameters(LayerKind()) == of_16_bits.layer_parameters(LayerKind())._replace(narrow_dense=weights)
 
 
 def test_a_base_in_four_bits_fits_where_16_do_not() -> None:
@@ -133,6 +134,31 @@ def test_a_base_in_four_bits_fits_where_16_do_not() -> None:
     assert whole - narrow == pytest.approx(linear * (2 - 0.5625) / 2**30, rel=1e-6)
     faster, slower = (predicted("transformers", quantized_base=base).step.us for base in (False, True))
     assert faster < slower < 1.02 * faster
+
+
+LINEAR = 4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336  # of a layer of Llama 3 8B
+
+
+def gathered_bytes(prediction: Prediction) -> float:
+    """Return the bytes of a rank's share that a layer gathers before its forward pass."""
+    block = prediction.tasks.stages[0].chunks[0].blocks[1][0]
+    return sum(task.shape[0] for task in block.forward.calls() if task.name == "all_gather")
+
+
+@pytest.mark.parametrize(("base", "scale"), [("nf4", 4 / 64), ("nf4_double", (1 + 4 / 256) / 64)])
+def test_ranks_share_out_a_base_in_four_bits_but_not_its_scales(base: str, scale: float) -> None:
+    """FSDP shards packed parameters; bitsandbytes keeps their scales beside them, on every rank."""
+    wide, narrow = (predicted("transformers", 3, quantized_base=each) for each in (None, base))
+    assert gathered_bytes(wide) - gathered_bytes(narrow) == pytest.approx((2 - 0.5) * LINEAR / 2)
+    saved = step_memory(wide.tasks)[0].weights - step_memory(narrow.tasks)[0].weights
+    assert saved == pytest.approx(32 * LINEAR * ((2 - 0.5) / 2 - scale))
+    alone = step_memory(predicted("transformers", quantized_base=base).tasks)[0].weights
+    assert step_memory(narrow.tasks)[0].weights < 0.7 * alone
+
+
+def test_a_base_in_eight_bits_is_not_shared_out() -> None:
+    with pytest.raises(ConfigError, match=r"zero_stage is 3 with training\.lora\.quantized_base int8"):
+        predicted("transformers", 3, quantized_base="int8")
 
 
 def test_products_of_eight_bits_narrow_their_input_and_scale_their_sums() -> None:
@@ -156,8 +182,3 @@ def test_a_base_in_eight_bits_takes_a_byte_a_weight_and_more_time() -> None:
     linear = 32 * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336)
     assert weights[0] - weights[2] == pytest.approx(linear / 2**30, rel=1e-6)
     assert steps[0].step.us < steps[1].step.us < steps[2].step.us < 1.6 * steps[0].step.us
-
-
-def test_a_quantized_base_that_is_sharded_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"zero_stage is 3 with training\.lora\.quantized_base"):
-        predicted("transformers", 3, quantized_base=True)

@@ -1,0 +1,82 @@
+"""What to expect of another cluster from those that were counted: a median, and how far others lie from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import NormalDist, fmean
+
+NORMAL_95 = NormalDist().inv_cdf(0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Another:
+    """A quantity of a cluster that was not counted.
+
+    Attributes:
+        median: of clusters like it.
+        spread: standard deviation of the log of a lognormal distribution whose 90 % interval is Student's.
+    """
+
+    median: float
+    spread: float
+
+
+def _student_95(freedom: int) -> float:
+    """Return the 95 % quantile of Student's t over that of the normal distribution.
+
+    Exact for one and two degrees of freedom; above, Fisher's expansion in 1 / freedom, within 1 %. Source: Abramowitz
+    and Stegun, Handbook of Mathematical Functions, equation 26.7.5.
+    """
+    if freedom <= 2:
+        return {1: 6.314, 2: 2.920}[max(freedom, 1)] / NORMAL_95
+    z, n = NORMAL_95, freedom
+    terms = (z**3 + z) / (4 * n), (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    return (z + sum(terms) + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)) / z
+
+
+def another(values: Mapping[str | None, Sequence[float]], group: str | None, counting: Sequence[float] = ()) -> Another:
+    """Return the quantity of one more member of a group.
+
+    Groups share the variance between their members. Their means differ as much as that variance leaves unexplained, so
+    that a group's own mean counts as far as groups differ at all (one-way random effects, method of moments).
+
+    Args:
+        values: of members by group; their logs are taken to be normal.
+        group: of the new member; one without members has the mean of all.
+        counting: variances of the logs by counting alone, which are no difference between members.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    logs = {name: [log(value) for value in group_values] for name, group_values in values.items() if group_values}
+    every = [value for group_logs in logs.values() for value in group_logs]
+    if len(every) < 2:
+        raise ValueError("expected two values or more to tell how far another one lies")
+    freedom = len(every) - len(logs)
+    means = {name: fmean(group_logs) for name, group_logs in logs.items()}
+    grand = fmean(every)
+    squares = sum((value - means[name]) ** 2 for name, group_logs in logs.items() for value in group_logs)
+    if freedom == 0:  # one member a group: all of the difference may be between members
+        squares, freedom = sum((value - grand) ** 2 for value in every), len(every) - 1
+    within = squares / freedom
+    between = _between(logs, means, grand, within)
+    members = len(logs.get(group, ()))
+    weight = between / (between + within / members) if members and between > 0.0 else 0.0
+    mean = grand + weight * (means.get(group, grand) - grand)
+    of_mean = within / len(every) + (1.0 - weight) * between
+    scatter = max(within - (fmean(counting) if counting else 0.0), 0.0)
+    return Another(exp(mean), sqrt(scatter + of_mean) * _student_95(freedom))
+
+
+def _between(
+    logs: Mapping[str | None, Sequence[float]], means: Mapping[str | None, float], grand: float, within: float
+) -> float:
+    """Return the variance between groups that the variance within them leaves."""
+    if len(logs) < 2:
+        return 0.0
+    sizes = [len(group_logs) for group_logs in logs.values()]
+    effective = (sum(sizes) - sum(size**2 for size in sizes) / sum(sizes)) / (len(sizes) - 1)
+    mean_square = sum(len(logs[name]) * (mean - grand) ** 2 for name, mean in means.items()) / (len(logs) - 1)
+    return max((mean_square - within) / effective, 0.0)
