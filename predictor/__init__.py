@@ -1,7 +1,7 @@
 """Predict the time of one distributed training step from published operator times, without a GPU.
 
-``predict``, ``search``, ``plan``, ``compare`` and ``load_system`` are all that a question needs, ``predict_recommender`` and
-``search_plans`` where it is about a recommender; docs/python-api.md shows them.
+``predict``, ``search``, ``plan``, ``compare`` and ``load_system`` are all that a question needs,
+``predict_recommender`` and ``search_plans`` where it is about a recommender; docs/python-api.md shows them.
 """
 
 from predictor.core.base.wings import provide

@@ -35,6 +35,7 @@ VALUES = (
 )
 TEXTS = ("framework", "region", "currency")
 PATHS = ("model", "prices")
+SWITCHES = ("spot", "paid_spares")
 WRITTEN = ("write", "write_arguments", "write_job")
 
 
@@ -89,6 +90,7 @@ def _add_limits(command: argparse.ArgumentParser) -> None:
     limits.add_argument("--region", metavar="NAME", help="of the catalogue; the cheapest if absent")
     limits.add_argument("--currency", metavar="TEXT", help="behind prices; $")
     limits.add_argument("--spot", action="store_true", default=None, help="spot instances may be chosen as well")
+    limits.add_argument("--paid-spares", action="store_true", default=None, help="spare nodes are paid for as well")
     limits.add_argument("--interruptions-per-node-day", metavar="X", help="how often a spot instance is taken away")
 
 
@@ -134,7 +136,7 @@ def _content(arguments: argparse.Namespace) -> dict[str, Any]:
     for name in PATHS:  # relative to where the command runs, not to the plan's file
         if (text := getattr(arguments, name)) is not None:
             keys[name] = str(Path(text).resolve()) if Path(text.partition("#")[0]).exists() else text
-    keys |= {"spot": True} if arguments.spot else {}
+    keys |= {name: True for name in SWITCHES if getattr(arguments, name)}
     keys |= {"precisions": arguments.precision} if arguments.precision else {}
     keys |= {"set": as_keys(arguments.changes)} if arguments.changes else {}
     systems = _systems(arguments, choices(content))

@@ -60,8 +60,8 @@ def among(
     if purchase.interruptions_per_node_day is not None:
         own = found.failures.per_gpu_hour
         taken = purchase.interruptions_per_node_day / HOURS_PER_DAY / system.gpus_per_node
-        rates = replace(found.failures, per_gpu_hour=own + taken)
-        found = replace(found, failures=rates, removed=found.removed * own / (own + taken))
+        rates, left = replace(found.failures, per_gpu_hour=own + taken), own / (own + taken)
+        found = replace(found, failures=rates, removed=found.removed * left, software_share=found.software_share * left)
     return Among(whole, found, checkpointing_of(whole, found, budget, system))
 
 
@@ -112,7 +112,8 @@ def _of_reliability(**values: object) -> Callable[[Among], Among]:
 
 def _of_known_rate(found: Among) -> Among:
     reliability = found.reliability
-    return replace(found, reliability=replace(reliability, failures=replace(reliability.failures, spread=0.0)))
+    known = replace(reliability, failures=replace(reliability.failures, spread=0.0), monthly_scatter=0.0)
+    return replace(found, reliability=known)
 
 
 # What a cause is called, and the same training without its uncertainty.

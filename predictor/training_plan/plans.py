@@ -249,21 +249,22 @@ def _paid(question: PlanQuestion, case: Case, answer: SearchAnswer, job: Job, st
         price = purchase.price_per_gpu_hour
         draws = min(file.draws, FEW_DRAWS)
         seen = outlook(job, case.num_gpus, hardware, answer.budget, purchase, draws, file.seed)
+        spares = seen.among.reliability.spare_nodes * hardware.gpus_per_node if file.paid_spares else 0
+        per_hour = None if price is None else price * (case.num_gpus + spares) + stored
         yield TrainingPlan(
             case=case,
             purchase=purchase,
             answer=answer,
             job=job,
             outlook=seen,
-            price_per_hour=None if price is None else price * case.num_gpus + stored,
-            limit_hours=_limit_hours(question, purchase, case.num_gpus, stored),
+            price_per_hour=per_hour,
+            limit_hours=_limit_hours(question, per_hour),
         )
 
 
-def _limit_hours(question: PlanQuestion, purchase: Purchase, num_gpus: int, stored: float) -> float | None:
+def _limit_hours(question: PlanQuestion, price_per_hour: float | None) -> float | None:
     """Return the hours by which deadline and budget are both kept; None without either."""
     limits = [] if question.calendar.hours is None else [question.calendar.hours]
-    price, most = purchase.price_per_gpu_hour, question.file.max_price
-    if most is not None and price is not None and price * num_gpus + stored > 0.0:
-        limits.append(most / (price * num_gpus + stored))
+    most = question.file.max_price
+    limits += [most / price_per_hour] if most is not None and price_per_hour else []
     return min(limits, default=None)

@@ -156,6 +156,7 @@ class PlanFile(Part):
     gpus: Sizes = Field(default=Range(most=1024), description="of systems that say none: a number, a list or a range")
     prices: str | None = Field(default=None, description="price list: a YAML file, or a catalogue of SkyPilot (.csv)")
     region: str | None = Field(default=None, description="of the catalogue; the cheapest if absent")
+    paid_spares: Switch = Field(default=False, description="spare nodes are paid for as well")
     spot: Switch = Field(default=False, description="spot instances may be chosen as well")
     interruptions_per_node_day: float | None = Field(
         default=None, strict=True, gt=0, le=1440, description="of spot instances for which none is said"

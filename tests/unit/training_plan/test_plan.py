@@ -107,6 +107,8 @@ def test_evaluation_ramp_up_and_storage_are_added() -> None:
     stored = tiny(storage={"price_per_gb_month": 73.0, "kept_checkpoints": 10}).chosen
     gigabytes = stored.job.checkpoint_bytes / 1e9
     assert stored.price_per_hour == pytest.approx((plain.price_per_hour or 0.0) + gigabytes)
+    spared = tiny(paid_spares=True, budget={"spare_nodes": 3}).chosen
+    assert spared.price_per_hour == pytest.approx((8 + 3 * 8) * 2.0)
 
 
 def test_spot_instances_compete_where_their_price_is_known() -> None:
