@@ -43,7 +43,10 @@ def add(commands: Commands) -> None:
     """Define the arguments."""
     command = add_command(commands, "plan", "which machine and layout, by when, for how much, and how sure", answer)
     command.add_argument(
-        "file", nargs="?", metavar="FILE", help="YAML file of a plan (docs/plan.md); options count before it"
+        "file",
+        nargs="?",
+        metavar="FILE",
+        help="YAML file of a plan (docs/plan.md), or the model; options count before it",
     )
     command.add_argument("--model", metavar="NAME|FILE", help="a preset, a configuration, or another tool's file")
     command.add_argument("--train-tokens", metavar="X", help="tokens to train on, such as 15e12")
@@ -178,11 +181,22 @@ def _written(arguments: argparse.Namespace, result: PlanResult) -> None:
     )
 
 
+def _take_model(arguments: argparse.Namespace) -> None:
+    """Take a file that is no plan for the model: a configuration, or another tool's file."""
+    from predictor.training_plan.section import is_plan_file
+
+    given = arguments.file
+    if given is None or arguments.model is not None or not Path(given).exists() or is_plan_file(Path(given)):
+        return
+    arguments.file, arguments.model = None, given
+
+
 def answer(arguments: argparse.Namespace) -> str:
     """Return the plan."""
     from predictor.training_plan.interface import plan_of
 
     _check_outputs(arguments)
+    _take_model(arguments)
     base = Path.cwd() if arguments.file is None else Path(arguments.file).resolve().parent
     where = "" if arguments.file is None else f"{arguments.file}: "
     result = plan_of(_content(arguments), base, where, arguments.top, _tell)

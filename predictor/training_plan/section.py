@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.fields import Count, Switch
 from predictor.core.base.read_yaml import first_error, read_keys, read_mapping, reason, shown
+from predictor.core.schema.input_kind import is_plan
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import BudgetSection
 from predictor.core.workload.run_choices import GemmRecipe
@@ -22,7 +23,6 @@ from predictor.training_plan.prices import Price
 PRECISIONS = {"bf16": None, "fp16": None, "fp32": None, "fp8": GemmRecipe.FP8_DELAYED} | {
     str(recipe): recipe for recipe in GemmRecipe
 }
-MARK = "systems"  # the key that tells a plan from other files
 NO_DRAWS, MOST_DRAWS = 100, 100_000
 
 
@@ -49,6 +49,12 @@ def _amount(value: object) -> object:
     if isinstance(value, bool | str):
         raise ValueError("expected a number, such as 1.5e12")
     return float(value) if isinstance(value, int) else value
+
+
+def _probability(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1:
+        raise ValueError("expected a probability between 0 and 1, such as 0.8")
+    return value
 
 
 def _deadline(value: object) -> object:
@@ -167,7 +173,9 @@ class PlanFile(Part):
         default=None, description="last day, or a number of days"
     )
     max_price: Amount | None = Field(default=None, description="the most that the training may cost")
-    probability: float = Field(default=0.8, strict=True, gt=0, lt=1, description="with which both are to be kept")
+    probability: Annotated[float, BeforeValidator(_probability)] = Field(
+        default=0.8, description="with which both are to be kept"
+    )
     precisions: Annotated[tuple[Annotated[str, BeforeValidator(_precision)], ...], BeforeValidator(_listed)] = Field(
         default=(), description="of the products; the model's file's if absent"
     )
@@ -245,7 +253,8 @@ def read_plan(path: Path) -> tuple[dict[str, Any], Path]:
 
 
 def is_plan_file(path: Path) -> bool:
-    """Return whether a YAML file is a plan, rather than a configuration."""
+    """Return whether a YAML file is a plan, which may leave out systems, rather than a configuration."""
     if path.suffix not in (".yml", ".yaml") or not path.is_file():
         return False
-    return MARK in read_mapping(path)
+    content = read_mapping(path)
+    return is_plan(content) or content.keys() <= PlanFile.model_fields.keys()
