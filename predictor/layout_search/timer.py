@@ -55,12 +55,14 @@ class LayerWork(NamedTuple):
     """A layer's work in a single micro-batch without recomputation.
 
     Attributes:
+        again: time of its second forward pass, where it is recomputed.
         accumulation: time to add the weight gradients to those of earlier micro-batches.
         adds_up: the work of any candidate is a sum of these parts; not where the device waits for the host, nor where
             checkpoints are gathered.
     """
 
     work: Work
+    again: float
     accumulation: float
     adds_up: bool
 
@@ -200,7 +202,7 @@ class Timer:
             work = self._layer(plan, shared, kind)
             return work.forward + work.backward
         single = self._layer_in_single(plan, shared, kind, layered_as)
-        recomputed = single.work.forward if plan.recompute is Recompute.FULL and single.adds_up else 0.0
+        recomputed = single.again if plan.recompute is Recompute.FULL and single.adds_up else 0.0
         return single.work.forward + recomputed + single.work.backward
 
     def bound_us(self, plan: Plan) -> float:
@@ -275,8 +277,8 @@ class Timer:
 
         Without overlap, the work of a single micro-batch gives that of every number of micro-batches m and of full
         recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
-        recomputed by its forward pass. The traffic of ZeRO-2 and 3 hides behind that work, so it is timed per
-        candidate, for recomputation too where it hides beside it.
+        recomputed by its forward pass, or by as much of it as the backward pass needs. The traffic of ZeRO-2 and 3
+        hides behind that work, so it is timed per candidate, for recomputation too where it hides beside it.
         """
         if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
             return self._layer_exactly(plan, shared, kind)
@@ -287,7 +289,7 @@ class Timer:
         single = self._layer_in_single(unsharded, shared_key(unsharded), kind, self._layered_as(plan))
         if not single.adds_up:
             return self._layer_exactly(plan, shared, kind)
-        recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
+        recompute = single.again if plan.recompute is Recompute.FULL else 0.0
         if is_sharded:
             forward, backward, weight = self._layer_exactly(plan._replace(recompute=Recompute.NONE), shared, kind)
             return Work(forward, recompute + backward, weight)
@@ -303,9 +305,12 @@ class Timer:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             block = layer_block(run, kind)
             layer = time_block(self._system, block)
-            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes) or self._waits_again(block, layer)
+            again = layer.forward
+            if run.recompute_stops_early:
+                again = time_block(self._system, layer_block(replace(run, recompute=Recompute.FULL), kind)).recompute
+            waits = any(each.host.us > 0.0 for each in (*layer.passes, again)) or self._waits_again(block, layer)
             adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
-            known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
+            known = self._layers[key] = LayerWork(_work(layer), again.cost.us, self._us(block.accumulation), adds_up)
         return known
 
     def _waits_again(self, block: BlockTasks, layer: ChunkTime) -> bool:

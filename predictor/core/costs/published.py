@@ -14,6 +14,7 @@ from math import hypot, inf
 from pathlib import Path
 
 from predictor.core.base.errors import PublishedError
+from predictor.core.base.lazy import lazy
 from predictor.core.costs import bounds, host_copy, low_precision, scalar_kernels
 from predictor.core.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.core.costs.attention_kernels import in_few_bits, with_kernels
@@ -51,7 +52,6 @@ from predictor.core.hardware.host_memory import host_memory_gb_per_s
 
 __all__ = [
     "CARD",
-    "COLLECTIVE_FOLDER",
     "OPERATOR_FOLDER",
     "PublishedSystem",
     "measured_precisions",
@@ -106,6 +106,7 @@ class PublishedSystem:
         """Return a copy that has answered nothing, to be changed; it opens regressors again unless it keeps them."""
         other = copy(self)
         other._answers, other._alone = {}, {}
+        other.__dict__.pop("measured_kernels", None)
         if not keeps_regressors:
             other._regressors = {}
         return other
@@ -154,8 +155,6 @@ class PublishedSystem:
         return self._possible(operator, direction, shape, cost)
 
     def _slowed(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
-        if self.slowdown is NO_SLOWDOWN:
-            return cost
         flops = operator.work(shape, direction, int(self.hardware.gpu.num_multiprocessors.value)).flops
         reached = flops / (cost.us * 1e6 * self.peak_of(operator)) if computes(operator) and cost.us else 0.0
         return self.slowdown.applied(cost, operator, direction, shape, reached)
@@ -241,6 +240,12 @@ class PublishedSystem:
     def measured(self, operator: Operator) -> bool:
         """Return whether an operator has a regressor in each of its directions, here or at the donor."""
         return all(self._lookup(operator, direction) is not None for direction in operator.directions)
+
+    @lazy
+    def measured_kernels(self) -> frozenset[str]:
+        """Names of the kernels that only some systems measured by themselves, and that this one did."""
+        known = catalogue().items()
+        return frozenset(name for name, operator in known if operator.where_measured and self.measured(operator))
 
     def _call(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
         """Return the call that has a regressor: of the operator itself, else of its donor operator.
@@ -355,10 +360,6 @@ class PublishedSystem:
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
         return collective_regressors(collective, self.hardware, self.files, self._donor, self.in_graphs)
-
-    def regressor_path(self, operator: Operator) -> Path:
-        """Return the path of an operator's published file, whether it exists or not."""
-        return self.files.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl) in this precision, the donor's included."""
