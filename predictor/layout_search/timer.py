@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from predictor.core.costs.interference import NO_SLOWDOWN, Slowdown
 from predictor.core.costs.published import PublishedSystem
@@ -22,6 +21,7 @@ from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.timeline.step_end import end_of_step
 from predictor.core.workload.accumulation import sums_in_products
 from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.host_stack import slowdown
 from predictor.core.workload.measured_kernels import on_system
 from predictor.core.workload.pipeline import Chunk
 from predictor.core.workload.run import TrainingRun
@@ -33,61 +33,12 @@ from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import generator_launches, layer_block
 from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stage_times import End, LayerWork, Timing, Work
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
 WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
-
-
-class Work(NamedTuple):
-    """One micro-batch through one chunk, in microseconds.
-
-    ``backward`` is recomputation and the whole backward pass, ``weight`` its part for the gradients of the weights.
-    """
-
-    forward: float
-    backward: float
-    weight: float
-
-
-class LayerWork(NamedTuple):
-    """A layer's work in a single micro-batch without recomputation.
-
-    Attributes:
-        accumulation: time to add the weight gradients to those of earlier micro-batches.
-        adds_up: the work of any candidate is a sum of these parts; not where the device waits for the host, nor where
-            checkpoints are gathered.
-    """
-
-    work: Work
-    accumulation: float
-    adds_up: bool
-
-
-class End(NamedTuple):
-    """A stage's end of the step in microseconds, what of it overlaps in buckets, and how it slows kernels beside it."""
-
-    reduction: float
-    tied: float
-    optimizer: float
-    gather: float
-    buckets: int
-    overlaps_reduction: bool
-    overlaps_gather: bool
-    beside_reduction: Slowdown
-    beside_gather: Slowdown
-
-
-class Timing(NamedTuple):
-    """Arguments of a replay and its bound, in their order; durations per stage and chunk."""
-
-    forward: list[list[float]]
-    backward: list[list[float]]
-    weight: list[list[float]]
-    message: float
-    ends: list[float]
-    closing: float
 
 
 def _work(chunk: ChunkTime) -> Work:
@@ -200,7 +151,7 @@ class Timer:
             work = self._layer(plan, shared, kind)
             return work.forward + work.backward
         single = self._layer_in_single(plan, shared, kind, layered_as)
-        recomputed = single.work.forward if plan.recompute is Recompute.FULL and single.adds_up else 0.0
+        recomputed = single.again if plan.recompute is Recompute.FULL and single.adds_up else 0.0
         return single.work.forward + recomputed + single.work.backward
 
     def bound_us(self, plan: Plan) -> float:
@@ -245,10 +196,8 @@ class Timer:
         known = self._works.get(key)
         if known is None:
             stages = self._pipelines.of(plan)
-            again, whole = (
-                {kind: self._layer(alike, shared, kind) for kind in stages.kinds} for alike in alike_layers(plan)
-            )
-            works = [self._chunk(plan, shared, chunk, again, whole) for chunk in stages.chunks]
+            of_kinds = [{k: self._layer(alike, shared, k) for k in stages.kinds} for alike in alike_layers(plan)]
+            works = [self._chunk(plan, shared, chunk, *of_kinds) for chunk in stages.chunks]
             known = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
         return known
 
@@ -275,8 +224,8 @@ class Timer:
 
         Without overlap, the work of a single micro-batch gives that of every number of micro-batches m and of full
         recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
-        recomputed by its forward pass. The traffic of ZeRO-2 and 3 hides behind that work, so it is timed per
-        candidate, for recomputation too where it hides beside it.
+        recomputed by its forward pass, or by as much of it as the backward pass needs. The traffic of ZeRO-2 and 3
+        hides behind that work, so it is timed per candidate, for recomputation too where it hides beside it.
         """
         if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
             return self._layer_exactly(plan, shared, kind)
@@ -287,7 +236,7 @@ class Timer:
         single = self._layer_in_single(unsharded, shared_key(unsharded), kind, self._layered_as(plan))
         if not single.adds_up:
             return self._layer_exactly(plan, shared, kind)
-        recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
+        recompute = single.again if plan.recompute is Recompute.FULL else 0.0
         if is_sharded:
             forward, backward, weight = self._layer_exactly(plan._replace(recompute=Recompute.NONE), shared, kind)
             return Work(forward, recompute + backward, weight)
@@ -303,17 +252,21 @@ class Timer:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             block = layer_block(run, kind)
             layer = time_block(self._system, block)
-            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes) or self._waits_again(block, layer)
+            again = layer.forward
+            if run.recompute_stops_early:
+                again = time_block(self._system, layer_block(replace(run, recompute=Recompute.FULL), kind)).recompute
+            waits = any(each.host.us > 0.0 for each in (*layer.passes, again)) or self._waits_again(run, block, layer)
             adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
-            known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
+            known = self._layers[key] = LayerWork(_work(layer), again.cost.us, self._us(block.accumulation), adds_up)
         return known
 
-    def _waits_again(self, block: BlockTasks, layer: ChunkTime) -> bool:
+    def _waits_again(self, run: TrainingRun, block: BlockTasks, layer: ChunkTime) -> bool:
         """Return whether the device would wait for the host in a second forward pass, which launches a little more."""
         if block.host is None:
             return False
-        launching_us = launch_us(self._system.hardware, block.host.forward + self._restored, backward=False)
-        return waiting_us(launching_us, layer.forward.cost.us, block.host.takes_turns) > 0.0
+        launches = block.host.forward + self._restored * slowdown(run)
+        us = launch_us(self._system.hardware, launches, backward=False)
+        return waiting_us(us, layer.forward.cost.us, block.host.takes_turns) > 0.0
 
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
@@ -350,8 +303,8 @@ class Timer:
         key = (shared, is_first, is_last, layered_as)
         known = self._edges.get(key)
         if known is None:
-            edge = edge_block(self._run(plan, layered_as), is_first, is_last)
-            known = self._edges[key] = _work(time_block(self._system, edge))
+            run = self._run(plan, layered_as)
+            known = self._edges[key] = _work(time_block(self._system, edge_block(run, is_first, is_last)))
         return known
 
     def _message(self, plan: Plan) -> float:

@@ -60,6 +60,11 @@ def is_hugectr(content: Mapping[str, Any]) -> bool:
     )
 
 
+def is_plan(content: Mapping[str, Any]) -> bool:
+    """Return whether a file is a plan, which names the systems that may be chosen, rather than a configuration."""
+    return "systems" in content
+
+
 def is_of_trainer(content: Mapping[str, Any]) -> bool:
     """Return whether a file is of one of our own trainers; its section ``prediction`` names the system."""
     return is_experiment(content) or is_llm_trainer(content)

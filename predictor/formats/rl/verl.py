@@ -14,6 +14,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields, settled_gpus
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed, invocations, overridden
 from predictor.formats.interpolation import filled
@@ -228,6 +229,10 @@ class _Run:
         training = {**batch, "precision": "bf16", "recompute": "full" if checkpoints else "none"}
         training |= {"recompute_stops_early": True} if checkpoints else {}
         training["framework"] = "transformers"
+        if any(fields.get(f"{prefix}{key}") in ON for key in ("offload_policy", "cpu_offload")):
+            training |= ON_HOST
+        if fields.get(f"{self.model_prefix}enable_activation_offload") in ON:
+            training["offload_activations"] = True
         fused = fields.get(f"{self.model_prefix}use_fused_kernels") in ON
         liger = fields.get(f"{self.model_prefix}use_liger") in ON
         loss = {"loss": "fused" if fused or liger else "torch"}

@@ -93,6 +93,8 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     values |= {"optim": MUON} if values.pop("use_muon", None) is True else {}
     _samples(values, stage)
     _precision(values, tuning)
+    if values.pop("use_muon", False):
+        values["optim"] = "muon"
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), DIALECT)
     objective = None if stage in STAGES else named(stage)
     if stage == "dpo" and values.get("pref_loss") in WITHOUT_REFERENCE:

@@ -97,14 +97,14 @@ def optimizer_of(arguments: Arguments, adapts: bool, weights_in_fp32: bool, shar
     if name in PAGED:
         arguments.note(f"optim {name}: its states are predicted to stay on the GPU")
         return {}
-    if name == MUON and weights_in_fp32 and not (adapts or sharded):
-        return {"optimizer": MUON}
+    if name == MUON and not adapts:  # of weights in 16 bits its momentum is too
+        return {"optimizer": MUON} | ({} if sharded or weights_in_fp32 else {"optimizer_state_bytes": 2.0})
     if name not in ADAMS:
         if adapts:
             arguments.note(f"optim {name}: the optimizer of the adapters is predicted as AdamW")
             return {}
         arguments.broken(
-            "optim", f"only AdamW is modelled, in 32, 8 and 4 bits; write adamw_torch to predict with it, not {name}"
+            "optim", f"modelled are AdamW, in 32, 8 and 4 bits, and Muon; write adamw_torch or muon, not {name}"
         )
         return {}
     if adapts or sharded or weights_in_fp32:

@@ -31,6 +31,7 @@ NAMES = {
     "lora_rank": "lora_r",
     "lora_target": "lora_target_modules",
     "target_modules": "lora_target_modules",
+    "target_parameters": "lora_target_parameters",
     "trainable": "lora_target_modules",
     "modules_to_save": "lora_modules_to_save",
     "use_lora": "use_peft",
