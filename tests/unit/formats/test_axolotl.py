@@ -203,3 +203,10 @@ def test_deepspeed_as_axolotl_ships_it(tmp_path: Path) -> None:
         1,
         True,
     )
+
+
+def test_experts_over_ranks_of_data(tmp_path: Path) -> None:
+    keys = {"base_model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "expert_parallel_size": 4}
+    parallelism = found(tmp_path, **keys).content["parallelism"]
+    assert (parallelism["expert_parallel_size"], parallelism["expert_dispatcher"]) == (4, "deepep")
+    assert parallelism["data_parallel_size"] == 8
