@@ -101,7 +101,6 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
         ({"unfrozen_parameters": ["lm_head"]}, "training of a part of the weights is not modelled"),
         ({"fsdp_config": {"offload_params": True, "reshard_after_forward": False}}, "it is modelled where weights are"),
-        ({"expert_parallel_size": 4}, "expert_parallel_size is 4; set parallelism.expert_parallel_size"),
         ({"context_parallel_size": 3}, "the run has 8 GPUs; expected a multiple of its degrees, 3"),
     ],
 )
