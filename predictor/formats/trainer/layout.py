@@ -188,7 +188,7 @@ def _degrees(arguments: Arguments, launch: Launch, layout: Layout) -> None:
         if arguments.has(key) and (ranks := arguments.whole(key, 1)) > 1:
             keys[key] = ranks
     if arguments.has("expert_parallel_size") and (experts := arguments.whole("expert_parallel_size", 1)) > 1:
-        keys |= {"expert_parallel_size": experts, "expert_dispatcher": "deepep"}  # axolotl, integrations/expert_parallel
+        keys |= {"expert_parallel_size": experts, "expert_dispatcher": "deepep"}  # axolotl alone has it
     ranks = keys.get("tensor_parallel_size", 1) * keys.get("context_parallel_size", 1)
     gpus = launch.num_gpus
     if gpus is None:
