@@ -11,7 +11,7 @@ from predictor.formats.python_source.module import Class, Function, Module
 from predictor.formats.python_source.modules import load_module
 from predictor.formats.python_source.scope import DEEPEST_CALL, Scope, Work, look_up
 from predictor.formats.python_source.statements import run
-from predictor.formats.python_source.values import ATOMS, External, Method, Record, Unknown, copied, is_open, unknowns
+from predictor.formats.python_source.values import External, Method, Record, Unknown, copied, is_open, unknowns
 
 _BUILTINS = {
     function.__name__: function
