@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import MappingView
+from collections.abc import ItemsView, KeysView, ValuesView
 from typing import Any
 
 from predictor.formats.python_source.expressions import FAULTS, attribute, evaluate
@@ -126,7 +126,7 @@ def _method(method: Method, arguments: list[Any], keywords: dict[str, Any], node
         found = getattr(of, name)(*arguments, **keywords)
     except FAULTS as error:
         return scope.unknown(node, str(error))
-    return list(found) if isinstance(found, MappingView) else found
+    return list(found) if isinstance(found, ItemsView | KeysView | ValuesView) else found
 
 
 def _made(value: Any) -> Record | None:
