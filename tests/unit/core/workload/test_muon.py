@@ -13,6 +13,7 @@ from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.workload.muon import Matrices, matrices
 from predictor.core.workload.tasks import Task
+from predictor.core.workload.transformer_memory import checkpoint_bytes
 
 LAYERS, HIDDEN, KEYS, FFN = 4, 1024, 256, 4096
 MODEL: dict[str, Any] = {
@@ -88,6 +89,12 @@ def test_matrices_keep_one_moment() -> None:
     assert shared[0] - shared[1] == pytest.approx((adam - muon) / 8)
     said = step_memory(predicted(optimizer_state_bytes=8.0).tasks)[0].optimizer
     assert said == 8 * predicted().run.stage_parameters(0)
+
+
+@pytest.mark.parametrize("parallelism", [{}, {"zero_stage": 1}, {"tensor_parallel_size": 2}])
+def test_a_checkpoint_has_one_moment_of_matrices(parallelism: dict[str, Any]) -> None:
+    adam, muon = (checkpoint_bytes(predicted(parallelism, optimizer=each).run) for each in ("adam", "muon"))
+    assert adam - muon == 4 * LAYERS * OF_A_LAYER
 
 
 def test_ranks_share_out_whole_matrices() -> None:
