@@ -23,6 +23,7 @@ OPEN = ("pipeline", "tensor_parallel")  # sections whose further keys change no 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 SECTIONS = ("activation_checkpointing", "bf16", "fp16", "optimizer", "pipeline", "tensor_parallel", "zero_optimization")
 OPTIMIZERS = ("adam", "adamw", "fusedadam", "torch_adam")
+MUON, GRAM = "muon", "gram"
 COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
 BUCKET = "zero_optimization.reduce_bucket_size"
 # Keys whose « auto » follows from the model, from other files or from the configuration's own keys.
@@ -76,7 +77,7 @@ def from_mapping(
     gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
     if any(str(name).lower() in FP32 for name in gradients):
         parallelism["fp32_gradients"] = True
-    _optimizer(sections["optimizer"])
+    keys |= problems.part(nothing(), _optimizer, sections["optimizer"])
     checked = [section for name, section in sections.items() if name not in OPEN]
     notes += rest(known_keys(KEYS), "DeepSpeed", (fields, *checked))
     derived: dict[str, Callable[[dict[str, Any]], Any]] = {"training.framework": lambda _: FAMILY}
@@ -288,9 +289,19 @@ def _activations(sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[st
     return training
 
 
-def _optimizer(optimizer: Fields) -> None:
+def _optimizer(optimizer: Fields) -> dict[str, Any]:
+    """Return the keys of ``training`` on Muon; its iterations are on squares unless « ns_method » says otherwise.
+
+    Source: deepspeed/runtime/zero/muon/original_muon.py, muon_update.
+    """
     name = optimizer.text("type", "AdamW").lower()
     if name in COMPRESSED:
         optimizer.broken(optimizer.error("type", "compressed gradients are not modelled; write AdamW"))
-    elif name not in OPTIMIZERS:
-        optimizer.broken(optimizer.error("type", "only Adam and AdamW are modelled"))
+    if name == MUON:
+        optimizer.used.add("params")
+        if (method := optimizer.section("params").text("ns_method", GRAM)) != GRAM:
+            optimizer.broken(optimizer.error("params.ns_method", f"only {GRAM} is modelled, not {method}"))
+        return {"optimizer": MUON, "framework": FAMILY}
+    if name not in (*OPTIMIZERS, *COMPRESSED):
+        optimizer.broken(optimizer.error("type", "only Adam, AdamW and Muon are modelled"))
+    return {}
