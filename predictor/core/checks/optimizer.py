@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.schema.sections import ParallelismSection, TrainingSection
+from predictor.core.schema.parallelism import ParallelismSection
+from predictor.core.schema.sections import TrainingSection
 from predictor.core.workload.run_choices import Optimizer
 from predictor.core.workload.software import ON_DEEPSPEED
 
