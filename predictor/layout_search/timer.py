@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from predictor.core.costs.interference import NO_SLOWDOWN, Slowdown
 from predictor.core.costs.published import PublishedSystem
@@ -34,67 +33,11 @@ from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import generator_launches, layer_block
 from predictor.layout_search.space import Plan, Space
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
+from predictor.layout_search.work import End, LayerWork, Timing, Work, work_of
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
 WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
-
-
-class Work(NamedTuple):
-    """One micro-batch through one chunk, in microseconds.
-
-    ``backward`` is recomputation and the whole backward pass, ``weight`` its part for the gradients of the weights.
-    """
-
-    forward: float
-    backward: float
-    weight: float
-
-
-class LayerWork(NamedTuple):
-    """A layer's work in a single micro-batch without recomputation.
-
-    Attributes:
-        again: time of its second forward pass, where it is recomputed.
-        accumulation: time to add the weight gradients to those of earlier micro-batches.
-        adds_up: the work of any candidate is a sum of these parts; not where the device waits for the host, nor where
-            checkpoints are gathered.
-    """
-
-    work: Work
-    again: float
-    accumulation: float
-    adds_up: bool
-
-
-class End(NamedTuple):
-    """A stage's end of the step in microseconds, what of it overlaps in buckets, and how it slows kernels beside it."""
-
-    reduction: float
-    tied: float
-    optimizer: float
-    gather: float
-    buckets: int
-    overlaps_reduction: bool
-    overlaps_gather: bool
-    beside_reduction: Slowdown
-    beside_gather: Slowdown
-
-
-class Timing(NamedTuple):
-    """Arguments of a replay and its bound, in their order; durations per stage and chunk."""
-
-    forward: list[list[float]]
-    backward: list[list[float]]
-    weight: list[list[float]]
-    message: float
-    ends: list[float]
-    closing: float
-
-
-def _work(chunk: ChunkTime) -> Work:
-    weight = chunk.weight.cost.us
-    return Work(chunk.forward.cost.us, chunk.recompute.cost.us + chunk.backward.cost.us + weight, weight)
 
 
 class Timer:
@@ -155,7 +98,7 @@ class Timer:
         """
         if not self._shares_floor(plan):
             return self.floor_us(plan)
-        return self._floor_us(plan._replace(zero_stage=min(plan.zero_stage, 1)), WHOLE)
+        return self._floor_us(plan._replace(zero_stage=min(plan.zero_stage, 1)), WHOLE, drains=False)
 
     def _shares_floor(self, plan: Plan) -> bool:
         """Return whether sharding and split backward passes only add to a candidate's layers.
@@ -172,27 +115,36 @@ class Timer:
         return not (unsharded.fp32_parameters or base.gemm_recipe is not None or sums_in_products(unsharded))
 
     def floor_us(self, plan: Plan) -> float:
-        """Return the time of the fullest stage's layers: fast to compute, and no step is shorter.
+        """Return the time of a stage's layers and of filling and draining the pipeline before it.
 
-        What selective recomputation adds is left out: it differs for every number of micro-batches.
+        It is fast to compute, and no step is shorter. What selective recomputation adds is left out: it differs for
+        every number of micro-batches.
         """
-        return self._floor_us(plan, self._layered_as(plan))
+        splits = SCHEDULES[plan.schedule].splits_backward
+        return self._floor_us(plan, self._layered_as(plan), drains=not splits)
 
-    def _floor_us(self, plan: Plan, layered_as: str) -> float:
+    def _floor_us(self, plan: Plan, layered_as: str, drains: bool) -> float:
         if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP) or plan.recompute_layers is not None:
             plan = plan._replace(recompute=Recompute.NONE, modules=(), recompute_layers=None)
         shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
-        key = (shared, count, plan.recompute, degrees.pipeline, plan.chunks, layered_as)
+        key = (shared, count, plan.recompute, degrees.pipeline, plan.chunks, layered_as, drains)
         known = self._floors.get(key)
         if known is None:
             pipeline = self._pipelines.of(plan)
-            per_layer = {kind: self._least_us(plan, shared, kind, layered_as) for kind in pipeline.kinds}
-            stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
-            known = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
+            least = {kind: self._least_us(plan, shared, kind, layered_as) for kind in pipeline.kinds}
+            stages = [sum([least[kind][1] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
+            # A stage's first forward pass follows those of the first chunks before it, its last backward pass precedes
+            # theirs.
+            through = [sum([least[kind][drains] * layers for kind, layers in each.layers]) for each in pipeline.chunks]
+            latest = before = 0.0
+            for i in pipeline.index:
+                latest = max(latest, before + count * stages[i])
+                before += through[pipeline.distinct[i].chunk_index[0]]
+            known = self._floors[key] = latest * (1.0 - ROUNDING)
         return known
 
-    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind, layered_as: str) -> float:
-        """Return a time that no pass forward and backward of a layer is shorter than: that of a single micro-batch.
+    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind, layered_as: str) -> tuple[float, float]:
+        """Return times that no forward pass of a layer, and no pass forward and backward, is shorter than.
 
         It is no bound where work hides traffic (that of weights, or of experts beside another micro-batch), nor where
         checkpoints are gathered.
@@ -200,10 +152,10 @@ class Timer:
         base = self._space.base
         if plan.zero_stage >= 2 or base.overlap_expert_parallel or base.partition_activations:
             work = self._layer(plan, shared, kind)
-            return work.forward + work.backward
+            return work.forward, work.forward + work.backward
         single = self._layer_in_single(plan, shared, kind, layered_as)
         recomputed = single.again if plan.recompute is Recompute.FULL and single.adds_up else 0.0
-        return single.work.forward + recomputed + single.work.backward
+        return single.work.forward, single.work.forward + recomputed + single.work.backward
 
     def bound_us(self, plan: Plan) -> float:
         """Return a time that the candidate's step cannot be shorter than."""
@@ -310,7 +262,7 @@ class Timer:
                 again = time_block(self._system, layer_block(replace(run, recompute=Recompute.FULL), kind)).recompute
             waits = any(each.host.us > 0.0 for each in (*layer.passes, again)) or self._waits_again(block, layer)
             adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
-            known = self._layers[key] = LayerWork(_work(layer), again.cost.us, self._us(block.accumulation), adds_up)
+            known = self._layers[key] = LayerWork(work_of(layer), again.cost.us, self._us(block.accumulation), adds_up)
         return known
 
     def _waits_again(self, block: BlockTasks, layer: ChunkTime) -> bool:
@@ -327,7 +279,7 @@ class Timer:
         known = self._exact.get(key)
         if known is None:
             block = layer_block(self._run(plan, layered_as), kind, is_first)
-            known = self._exact[key] = _work(time_block(self._system, block))
+            known = self._exact[key] = work_of(time_block(self._system, block))
         return known
 
     def _layered_as(self, plan: Plan) -> str:
@@ -356,7 +308,7 @@ class Timer:
         known = self._edges.get(key)
         if known is None:
             edge = edge_block(self._run(plan, layered_as), is_first, is_last)
-            known = self._edges[key] = _work(time_block(self._system, edge))
+            known = self._edges[key] = work_of(time_block(self._system, edge))
         return known
 
     def _message(self, plan: Plan) -> float:
