@@ -27,7 +27,22 @@ def answer(arguments: argparse.Namespace) -> str:
     if not arguments.changes and other is None:
         raise ConfigError("whatif needs something to change: --set KEY=VALUE, or --system NAME")
     before = predict(configuration(arguments, key_changes(arguments)))
-    after = before.on(other, arguments.changes)
-    name = ", ".join([*([after.system] if other else []), *arguments.changes])
-    comparison = compare([before, after], names=[before.system, name])
+    columns = _columns(arguments.changes)
+    after = [before.on(other, changes) for changes in columns]
+    names = [
+        ", ".join([*([each.system] if other else []), *changes]) for each, changes in zip(after, columns, strict=True)
+    ]
+    comparison = compare([before, *after], names=[before.system, *names])
     return as_json(comparison.to_dict()) if arguments.json else comparison.text(width())
+
+
+def _columns(changes: list[str]) -> list[list[str]]:
+    """Return the changes of every column: a number of the hardware with several values, and commas, has one each."""
+    from predictor.core.costs.hardware_change import NETWORK, is_of_hardware
+
+    columns: list[list[str]] = [[]]
+    for change in changes:
+        key, _, value = change.partition("=")
+        values = value.split(",") if is_of_hardware(change) and key != NETWORK else [value]
+        columns = [[*column, f"{key}={each}"] for column in columns for each in values]
+    return columns

@@ -59,7 +59,7 @@ DECIDED = {
     ),
 }
 DECIDED_KEYS = frozenset(f"{section}.{key}" for section, keys in DECIDED.items() for key in keys)
-# Of them, what no candidate has: each recomputes all layers alike, and all its replicas share out states.
+# Of them, what a candidate has for its own reasons, or not at all.
 ABSENT = {
     "parallelism": ("zero_group_size",),
     "training": (
@@ -145,7 +145,7 @@ def _of_any_zero_stage(content: dict[str, Any]) -> dict[str, Any]:
 def _left_out(content: dict[str, Any]) -> tuple[str, ...]:
     """Return a note on the keys that a search leaves out without deciding them; none where there are none."""
     given = [f"{name}.{key}" for name, keys in ABSENT.items() for key in keys if key in (content.get(name) or {})]
-    said = "Left out: candidates recompute all layers alike, offload none, and all their replicas share out states"
+    said = "Left out: candidates recompute and share out states as they choose, and offload no activations"
     return (f"{said} ({', '.join(given)}).",) if given else ()
 
 

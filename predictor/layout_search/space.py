@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import isqrt, prod
+from math import prod
 from typing import Any, NamedTuple
 
 from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
@@ -16,14 +16,13 @@ from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
 from predictor.core.workload.transformer import Attention, Loss, Transformer
-from predictor.layout_search.stage_split import Split, split_of
+from predictor.layout_search.divisions import Split, divisors, nests, split_of
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
 SHORTEST_SEQUENCE_PART = 1024
-ZERO_WITH_STAGES: tuple[ZeroStage, ...] = (
-    0,
-    1,
-)  # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline
+NARROWEST_EXPERT_PART = 2048  # columns of an expert on one rank; few rows reach it
+# DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline.
+ZERO_WITH_STAGES: tuple[ZeroStage, ...] = (0, 1)
 ZERO_ALONE: tuple[ZeroStage, ...] = (0, 1, 2, 3)
 MAX_CHUNKS = 16
 SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_searched)
@@ -169,8 +168,8 @@ class Space:
         if tp > 1 and (not model.splits_layers or (self.rules is not None and self.rules.replicates_alone)):
             return False
         widths = [model.ffn_hidden_size, heads, *model.shared_out]
-        if model.experts is not None:
-            widths.append(model.experts.shared_expert_ffn_hidden_size)
+        widths += [] if model.experts is None else [model.experts.shared_expert_ffn_hidden_size]
+        widths += [] if self.base.lora is None else [self.base.lora.rank]
         return nests(shared, tp) and all(width % tp == 0 for width in widths)
 
     def _rings(self, cp: int) -> bool:
@@ -191,12 +190,12 @@ class Space:
         if rules is not None and tp > 1 and not rules.expert_with_tensor:
             return []
         splits: list[int | None] = []
-        widths = experts.expert_ffn_hidden_size
+        width = experts.expert_ffn_hidden_size
         keeps_biases = rules is not None and not rules.splits_biased_experts and self.model.biases.of_ffn
-        if not self.keeps_experts_whole and not (keeps_biases and tp > 1) and widths % tp == 0:
+        if not self.keeps_experts_whole and not (keeps_biases and tp > 1) and width % tp == 0:
             splits.append(None)
             if rules is not None and rules.splits_experts_otherwise:
-                splits += [size for size in divisors(tp, tp - 1)[1:] if widths % size == 0]
+                splits += [size for size in divisors(tp, tp - 1)[1:] if width // size >= NARROWEST_EXPERT_PART]
         if self.keeps_experts_whole or (rules is not None and rules.folds_experts and tp > 1):
             splits.append(1)
         step = degrees.context if rules is not None and rules.experts_hold_context else 1
@@ -390,14 +389,3 @@ def _laid_out(base: Layout, degrees: Degrees) -> Layout:
 @lru_cache(maxsize=64)
 def _with_loss(model: Transformer, loss: Loss) -> Transformer:
     return replace(model, loss=loss)
-
-
-def nests(first: int, second: int) -> bool:
-    """Return whether either of two numbers divides the other."""
-    return first % second == 0 or second % first == 0
-
-
-def divisors(number: int, largest: int) -> list[int]:
-    """Return the divisors of a number up to a limit, in order."""
-    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return [d for d in sorted({*small, *(number // d for d in small)}) if d <= largest]

@@ -21,6 +21,7 @@ from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.timeline.step_end import end_of_step
 from predictor.core.workload.accumulation import sums_in_products
 from predictor.core.workload.edges import edge_block, message_tasks
+from predictor.core.workload.host_stack import slowdown
 from predictor.core.workload.measured_kernels import on_system
 from predictor.core.workload.pipeline import Chunk
 from predictor.core.workload.run import TrainingRun
@@ -32,12 +33,17 @@ from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import generator_launches, layer_block
 from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.stage_times import End, LayerWork, Timing, Work
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
-from predictor.layout_search.work import End, LayerWork, Timing, Work, work_of
 
 # A schedule that splits backward passes gives both parts, and so the whole.
 SPLITTING = next(name for name, schedule in SCHEDULES.items() if schedule.splits_backward)
 WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits_backward)
+
+
+def _work(chunk: ChunkTime) -> Work:
+    weight = chunk.weight.cost.us
+    return Work(chunk.forward.cost.us, chunk.recompute.cost.us + chunk.backward.cost.us + weight, weight)
 
 
 class Timer:
@@ -199,10 +205,8 @@ class Timer:
         known = self._works.get(key)
         if known is None:
             stages = self._pipelines.of(plan)
-            again, whole = (
-                {kind: self._layer(alike, shared, kind) for kind in stages.kinds} for alike in alike_layers(plan)
-            )
-            works = [self._chunk(plan, shared, chunk, again, whole) for chunk in stages.chunks]
+            of_kinds = [{k: self._layer(alike, shared, k) for k in stages.kinds} for alike in alike_layers(plan)]
+            works = [self._chunk(plan, shared, chunk, *of_kinds) for chunk in stages.chunks]
             known = self._works[key] = [[works[i] for i in stage.chunk_index] for stage in stages.distinct]
         return known
 
@@ -260,17 +264,18 @@ class Timer:
             again = layer.forward
             if run.recompute_stops_early:
                 again = time_block(self._system, layer_block(replace(run, recompute=Recompute.FULL), kind)).recompute
-            waits = any(each.host.us > 0.0 for each in (*layer.passes, again)) or self._waits_again(block, layer)
+            waits = any(each.host.us > 0.0 for each in (*layer.passes, again)) or self._waits_again(run, block, layer)
             adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
-            known = self._layers[key] = LayerWork(work_of(layer), again.cost.us, self._us(block.accumulation), adds_up)
+            known = self._layers[key] = LayerWork(_work(layer), again.cost.us, self._us(block.accumulation), adds_up)
         return known
 
-    def _waits_again(self, block: BlockTasks, layer: ChunkTime) -> bool:
+    def _waits_again(self, run: TrainingRun, block: BlockTasks, layer: ChunkTime) -> bool:
         """Return whether the device would wait for the host in a second forward pass, which launches a little more."""
         if block.host is None:
             return False
-        launching_us = launch_us(self._system.hardware, block.host.forward + self._restored, backward=False)
-        return waiting_us(launching_us, layer.forward.cost.us, block.host.takes_turns) > 0.0
+        launches = block.host.forward + self._restored * slowdown(run)
+        us = launch_us(self._system.hardware, launches, backward=False)
+        return waiting_us(us, layer.forward.cost.us, block.host.takes_turns) > 0.0
 
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
@@ -279,7 +284,7 @@ class Timer:
         known = self._exact.get(key)
         if known is None:
             block = layer_block(self._run(plan, layered_as), kind, is_first)
-            known = self._exact[key] = work_of(time_block(self._system, block))
+            known = self._exact[key] = _work(time_block(self._system, block))
         return known
 
     def _layered_as(self, plan: Plan) -> str:
@@ -307,8 +312,8 @@ class Timer:
         key = (shared, is_first, is_last, layered_as)
         known = self._edges.get(key)
         if known is None:
-            edge = edge_block(self._run(plan, layered_as), is_first, is_last)
-            known = self._edges[key] = work_of(time_block(self._system, edge))
+            run = self._run(plan, layered_as)
+            known = self._edges[key] = _work(time_block(self._system, edge_block(run, is_first, is_last)))
         return known
 
     def _message(self, plan: Plan) -> float:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -17,9 +19,55 @@ import yaml
 from predictor import __version__
 from predictor.core.base.command_line import progress
 from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError, shortened
-from predictor.core.base.json_text import as_json
-from predictor.serving.limits import Deadline, strict_json
+from predictor.core.base.json_text import as_json, unique_keys
 from predictor.serving.requests import GETS, POSTS
+
+
+class Deadline(io.RawIOBase):
+    """The bytes that a client sends until a moment; one that sends a byte now and then is cut off as well."""
+
+    def __init__(self, connection: socket, seconds: float) -> None:
+        """Start the clock."""
+        super().__init__()
+        self._connection = connection
+        self._until = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what has arrived.
+
+        Raises:
+            TimeoutError: the time is up.
+        """
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request took too long to arrive")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def strict_json(data: bytes) -> Any:
+    """Return JSON without NaN and infinity, every key given once.
+
+    Raises:
+        ValueError: it is something else; the message says what.
+    """
+    try:
+        return json.loads(data, object_pairs_hook=unique_keys, parse_constant=_no_number)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} at character {error.pos}") from None
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
 
 LARGEST_BODY = 1_000_000  # bytes
 READ_TIMEOUT_S = 10.0  # within which a request must have arrived

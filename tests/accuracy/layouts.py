@@ -15,7 +15,7 @@ from tests.accuracy.tables import Table, percent
 FEWEST_LAYOUTS = 3
 LAYOUT_KEYS = ("micro_batch_size", "num_micro_batches", "global_batch_size", "recompute")  # of training; by beginning
 UNLIKE_JOBS = "vTrain, one node"  # half of all rows, 32 layer shapes: shown apart
-HEAD = ("group", "jobs", "layouts", "tau", "fastest found %", "regret %", "worst %")
+HEAD = ("group", "jobs", "layouts", "tau", "fastest found %", "rank of the fastest", "regret %", "worst %")
 
 
 class Ranking(NamedTuple):
@@ -25,11 +25,13 @@ class Ranking(NamedTuple):
         tau: Kendall's tau-b.
         is_found: the layout that is predicted to be the fastest is.
         regret: its measured time over that of the fastest, minus one.
+        rank: of the fastest among predictions, from 1; behind those that are predicted alike.
     """
 
     tau: float
     is_found: bool
     regret: float
+    rank: int
 
 
 class Timed(NamedTuple):
@@ -47,7 +49,8 @@ def ranking(layouts: Sequence[Timed]) -> Ranking:
     predicted, measured = zip(*layouts, strict=True)
     fastest, chosen = min(measured), max(each.measured for each in layouts if each.predicted == min(predicted))
     tau = 0.0 if len(set(predicted)) == 1 else float(kendalltau(predicted, measured).statistic)
-    return Ranking(tau, chosen == fastest, chosen / fastest - 1.0)
+    of_fastest = min(each.predicted for each in layouts if each.measured == fastest)
+    return Ranking(tau, chosen == fastest, chosen / fastest - 1.0, sum(each <= of_fastest for each in predicted))
 
 
 def job_of(row: Row, batch: object) -> str:
@@ -92,6 +95,7 @@ def _line(name: str, listed: Sequence[Sequence[Timed]]) -> list[str]:
         str(sum(map(len, listed))),
         f"{fmean(each.tau for each in ranked):.2f}",
         percent(100 * fmean(each.is_found for each in ranked)),
+        f"{fmean(each.rank for each in ranked):.1f}",
         percent(100 * fmean(each.regret for each in ranked), 1),
         percent(100 * max(each.regret for each in ranked), 1),
     ]

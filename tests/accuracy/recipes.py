@@ -30,7 +30,6 @@ from tests.conftest import SHARED
 TUNED_BY_MAKERS = (Framework.NEMO, Framework.MEGATRON_BRIDGE)
 NEAR = 0.05
 HEAD = ("recipes", "number", "within 5 %", "mean behind %", "worst %")
-KINDS = (("dense", False), ("experts", True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +108,9 @@ def recipe_table(rows: Sequence[Row]) -> Table:
     kinds: dict[str, list[Recipe]] = defaultdict(list)
     for recipe in filter(None, map(compared, published_recipes(rows))):
         kinds["experts" if recipe.has_experts else "dense"].append(recipe)
-    lines = [_line(name, kinds[name]) for name, _ in KINDS if kinds[name]]
-    every = [recipe for each in kinds.values() for recipe in each]
-    if len(lines) > 1:
-        lines.append(_line("all", every))
+    lines = [_line(name, recipes) for name, recipes in sorted(kinds.items())]
+    if len(kinds) > 1:
+        lines.append(_line("all", [recipe for recipes in kinds.values() for recipe in recipes]))
     return Table("recipes", "Published recipes beside the search's winner, both predicted", HEAD, lines)
 
 

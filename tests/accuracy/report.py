@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from predictor.evidence.published.runs import published_runs
@@ -19,9 +20,11 @@ from tests.accuracy.compare_steps import compare
 from tests.accuracy.groups import Judged, current_commit, judge, missed, row_lines, store
 from tests.accuracy.left_out_sources import left_out_evidence
 from tests.accuracy.missed_groups import KNOWN
+from tests.accuracy.recipes import recipe_table
 from tests.accuracy.recommender_rows import FILE, report
 from tests.accuracy.step_tables import measured_components, measured_steps
 from tests.accuracy.summaries import left_out_lines, tables
+from tests.accuracy.tables import Table
 from tests.accuracy.text import components_text, jobs_text, layouts_text, published_text, summary_text
 from tests.accuracy.tolerances import MISSED_RECOMMENDERS, MOST_GPUS
 from tests.conftest import SHARED
@@ -90,17 +93,23 @@ def _print_missed(judged: Judged) -> None:
         print(f"{kind}, listed and no longer missed: {', '.join(KNOWN[kind].keys() - names.keys())}")
 
 
+def _tables(judged: Judged, truth: Path) -> Iterator[Table]:
+    """Yield every table of docs/accuracy.md on whole steps."""
+    yield from tables(judged, left_out_evidence(truth))
+    yield recipe_table(judged.rows)
+
+
 def _write(judged: Judged, truth: Path, document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    for table in tables(judged, left_out_evidence(truth)):
+    for table in _tables(judged, truth):
         text = table.placed_in(text)
     document.write_text(text, encoding="utf-8")
 
 
 def _print_report(judged: Judged, truth: Path, parts: bool) -> None:
     print("Whole steps that others measured")
-    for table in tables(judged, left_out_evidence(truth)):
-        print("\n".join(table.text()), end="\n\n")
+    for table in _tables(judged, truth):
+        print("\n".join(table.text()), end="\n\n", flush=True)
     print("\n".join(left_out_lines(judged)), end="\n\n")
     _print_published()
     _print_recommenders(truth)
@@ -122,7 +131,7 @@ def main(given: list[str] | None = None) -> int:
     elif arguments.missed:
         _print_missed(judged)
     elif arguments.markdown:
-        print("\n\n".join("\n".join(table.markdown()) for table in tables(judged, left_out_evidence(arguments.truth))))
+        print("\n\n".join("\n".join(table.markdown()) for table in _tables(judged, arguments.truth)))
     elif arguments.write is not None:
         _write(judged, arguments.truth, arguments.write)
     else:

@@ -8,11 +8,12 @@ from statistics import fmean, median
 
 import pytest
 
+from predictor.core.base.read_yaml import read_mapping
 from predictor.core.reliability.failure_rates import clusters, failure_rates
 from predictor.core.reliability.spares import enough_spares
 from tests.accuracy import fault_trace
 from tests.accuracy.goodput import FILE as HISTORIES
-from tests.accuracy.goodput import compared, histories, read_mapping, table
+from tests.accuracy.goodput import compared, histories, table
 
 # Outside its interval with the cause that docs/accuracy.md gives; whoever comes inside is taken from here.
 OUTSIDE = {"OPT-175B"}

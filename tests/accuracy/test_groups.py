@@ -93,21 +93,22 @@ def test_every_table_has_a_place_in_the_document(judged: Judged) -> None:
 
 
 @pytest.mark.parametrize(
-    ("predicted", "measured", "tau", "is_found", "regret"),
+    ("predicted", "measured", "tau", "is_found", "regret", "rank"),
     [
-        ((1.0, 2.0, 3.0), (10.0, 20.0, 30.0), 1.0, True, 0.0),
-        ((3.0, 2.0, 1.0), (10.0, 20.0, 30.0), -1.0, False, 2.0),
-        ((1.0, 2.0, 3.0), (11.0, 10.0, 30.0), 1 / 3, False, 0.1),
-        ((1.0, 1.0, 1.0), (10.0, 20.0, 30.0), 0.0, False, 2.0),
+        ((1.0, 2.0, 3.0), (10.0, 20.0, 30.0), 1.0, True, 0.0, 1),
+        ((3.0, 2.0, 1.0), (10.0, 20.0, 30.0), -1.0, False, 2.0, 3),
+        ((1.0, 2.0, 3.0), (11.0, 10.0, 30.0), 1 / 3, False, 0.1, 2),
+        ((1.0, 1.0, 1.0), (10.0, 20.0, 30.0), 0.0, False, 2.0, 3),
     ],
 )
 def test_ranking(
-    predicted: tuple[float, ...], measured: tuple[float, ...], tau: float, is_found: bool, regret: float
+    predicted: tuple[float, ...], measured: tuple[float, ...], tau: float, is_found: bool, regret: float, rank: int
 ) -> None:
     found = ranking([Timed(*each) for each in zip(predicted, measured, strict=True)])
     assert found.tau == pytest.approx(tau)
     assert found.is_found is is_found
     assert found.regret == pytest.approx(regret)
+    assert found.rank == rank
 
 
 def test_a_table_is_aligned_as_text() -> None:

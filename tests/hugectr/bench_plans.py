@@ -109,8 +109,7 @@ def measure(folder: Path, rounds: int) -> None:
     from torch import distributed
 
     from hugectr.measure.batches import make_batches
-    from hugectr.measure.configuration import read_measured_config
-    from hugectr.measure.run import NUM_BATCHES, MeasuredEngine, join_ranks, solver_of
+    from hugectr.measure.run import NUM_BATCHES, MeasuredEngine, join_ranks, read_measured_config, solver_of
 
     torch.set_num_threads(1)
     config_file = folder / "config.json"

@@ -14,8 +14,8 @@ from hugectr.dense.files import Progress, load_network, load_optimizer, save_net
 from hugectr.dense.network import DenseNetwork
 from hugectr.dense.optimizers import DenseOptimizer
 from hugectr.dense.reduction import GradientReduction
-from hugectr.dense.regularizer import Regularizer
 from hugectr.exceptions import DataError
+from hugectr.rank_engine import Regularizer
 from predictor.recommender.hugectr.dense_layers import dense_layer
 from predictor.recommender.workload.model import Recommender
 from predictor.recommender.workload.optimizer import Optimizer, OptimizerKind, Schedule

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from hugectr.exceptions import HugeCtrError
-from hugectr.host_memory import keep_freed_memory
 from hugectr.measure.__main__ import main
 from hugectr.measure.batches import make_batches
-from hugectr.measure.configuration import read_measured_config
+from hugectr.measure.run import read_measured_config
+from hugectr.process_group import keep_freed_memory
 from predictor.core.base.read_yaml import read_mapping
 from predictor.evidence.verification.launching import Runner, launch
 from predictor.recommender.workload.step import recommender_step

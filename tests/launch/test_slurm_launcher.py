@@ -23,9 +23,9 @@ from model_training_framework.slurm import (
     commands,
     submission,
 )
-from model_training_framework.slurm.batch import requests
 from model_training_framework.slurm.commands import Patience
 from model_training_framework.slurm.job_values import Place
+from model_training_framework.slurm.launcher import requests
 from model_training_framework.slurm.prepare import Source, prepare
 from model_training_framework.slurm.submission import Job
 from model_training_framework.slurm.template import read_template

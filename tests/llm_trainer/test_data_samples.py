@@ -84,7 +84,7 @@ def test_short_documents_are_left_out_and_counted(tokenizer: BPETokenizer, texts
 def test_a_scan_in_parts_finds_the_same_documents(tokenizer: BPETokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = ["ab " * size for size in range(1, 30)]
     expected = real_tokens(LanguageModelingDataset(texts, tokenizer, 16, pack_sequences=False))
-    monkeypatch.setattr("llm_trainer.data.samples.SCANNED_AT_ONCE", 7)
+    monkeypatch.setattr("llm_trainer.data.dataset.SCANNED_AT_ONCE", 7)
     assert real_tokens(LanguageModelingDataset(texts, tokenizer, 16, pack_sequences=False)) == expected
 
 

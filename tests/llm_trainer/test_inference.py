@@ -12,8 +12,7 @@ from llm_trainer.exceptions import GenerationError
 from llm_trainer.models import TransformerLM
 from llm_trainer.tokenizer import BPETokenizer
 from llm_trainer.utils.generation import GenerationConfig, TextGenerator
-from llm_trainer.utils.inference import InferenceEngine
-from llm_trainer.utils.quantize import Int8Linear, quantized
+from llm_trainer.utils.inference import InferenceEngine, Int8Linear, quantized
 
 PROMPTS = ["the cat", "the dog sat on", ""]
 

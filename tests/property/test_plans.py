@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from predictor.core.costs.cost import Cost, Source
+from predictor.replay.precision.greedy import PlanClock
 from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Precision, Tensor
-from predictor.replay.precision.plan_clock import PlanClock
 from predictor.replay.precision.plan_time import PlanError, plan_time
 from predictor.replay.precision.plans import fastest_plan, fastest_plan_under, least_sensitive_plan
 from predictor.replay.precision.rules import PrecisionRules

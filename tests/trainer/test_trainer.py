@@ -31,7 +31,7 @@ from model_training_framework.trainer import (
     TrainerPhase,
     TrainingCallback,
 )
-from model_training_framework.trainer.progress import ProgressBar
+from model_training_framework.trainer.reporting import ProgressBar
 from model_training_framework.trainer.step_log import StepLog
 from tests.trainer.job import Net, Scenario, config_for, loaders
 from tests.trainer.runs import RESUMABLE, logs, start

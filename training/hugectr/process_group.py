@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
+import platform
+import warnings
 from datetime import timedelta
 
 import torch
 from torch import distributed
 
 from hugectr.exceptions import HugeCtrError
-from hugectr.host_memory import keep_freed_memory
 from hugectr.launchers import Launched
-from hugectr.quiet import hush_libraries
 from hugectr.rank_engine import Rank
 from hugectr.solver import SolverParser
+
+LOGGERS = ("torchrec.distributed.utils", "torch.fx._symbolic_trace")
+
+
+def hush_libraries() -> None:
+    """Leave out TorchRec's remarks on kernels and PyTorch's on names that TorchRec still uses."""
+    for name in LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST_BYTES = 1 << 30  # blocks above it still go back
+
+
+def keep_freed_memory() -> bool:
+    """Have the C library keep freed memory for later steps; return whether it does, as glibc's alone can."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    library = ctypes.CDLL(None)
+    return all(library.mallopt(option, LARGEST_BYTES) == 1 for option in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD))
+
 
 JOIN_TIMEOUT = timedelta(minutes=5)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from hugectr.checkpoint import Checkpoint, snapshot, snapshot_of
@@ -17,10 +18,8 @@ from hugectr.dense.module import Position
 from hugectr.dense.network import DenseNetwork
 from hugectr.dense.optimizers import DenseOptimizer
 from hugectr.dense.reduction import GradientReduction, over_group
-from hugectr.dense.regularizer import Regularizer
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
 from hugectr.exceptions import HugeCtrError
-from hugectr.export import write_columns
 from hugectr.metric_names import parse_metrics
 from hugectr.metrics import Evaluation
 from hugectr.model_oversubscriber import ModelOversubscriber
@@ -28,7 +27,40 @@ from hugectr.plans import plan_of
 from hugectr.preconditions import check_data
 from hugectr.schedule import read_configuration
 from hugectr.solver import SolverParser
+from predictor.recommender.workload.layers import LossLayer
 from predictor.replay.files.measured_step import BACKWARD, FORWARD, OPTIMIZER
+
+
+def write_columns(path: Path, values: np.ndarray[Any, np.dtype[Any]]) -> None:
+    """Write one line per sample, its values with blanks between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.savetxt(path, values, fmt="%.9g")
+
+
+class Regularizer:
+    """L1: λ/batch · Σ|w|; L2: λ/(2 · batch) · Σw²; over all weights of the dense network."""
+
+    def __init__(self, loss: LossLayer | None, batch_size: int) -> None:
+        """Take what the loss layer says."""
+        self._kind = loss.regularizer if loss is not None and loss.weight else ""
+        self._factor = loss.weight / batch_size if loss is not None else 0.0
+
+    def term(self, weights: torch.Tensor) -> torch.Tensor | float:
+        """Return what it adds to the loss."""
+        if self._kind == "L1":
+            return weights.abs().sum() * self._factor
+        if self._kind == "L2":
+            return torch.dot(weights, weights) * (0.5 * self._factor)
+        return 0.0
+
+    def add_gradient(self, gradients: Sequence[torch.Tensor], weights: Sequence[torch.Tensor], scale: float) -> None:
+        """Add its gradient, times the scale of the others, in place."""
+        if not self._kind:
+            return
+        with torch.no_grad():
+            for gradient, weight in zip(gradients, weights, strict=True):
+                gradient.add_(weight.sign() if self._kind == "L1" else weight, alpha=self._factor * scale)
+
 
 # Matrix products in fp16 have no fast kernels on CPUs, those in bf16 have.
 HALF = {"cuda": torch.float16, "cpu": torch.bfloat16}

@@ -10,6 +10,7 @@ from predictor.core.hardware.hardware import Quantity, System
 from predictor.core.hardware.hardware_range import check_range
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
 from predictor.core.hardware.network import network_share
+from predictor.core.hardware.power import static_power_w
 
 MAX_GPUS_PER_NODE = 1024
 NETWORK = "network"  # the number between nodes, as people write it
@@ -47,6 +48,18 @@ def _node(system: System, value: float) -> System:
     return system.model_copy(update={"gpus_per_node": int(value)})
 
 
+def _power_limit(system: System, value: float) -> System:
+    """Limit the power of every GPU, between what it draws without computing and its board's own limit."""
+    static, board = static_power_w(system.gpu), system.gpu.board_power_w
+    if static is None or board is None or not static < value <= board.value:
+        least, most = (static or 0.0), (board.value if board is not None else 0.0)
+        raise ConfigError(
+            f"power_limit_w is {value:g}; expected more than {least:g} W, which {system.gpu.name} draws without "
+            f"computing, and at most {most:g} W, the board's own limit"
+        )
+    return _number("gpu", "power_limit_w")(system, value)
+
+
 def _host_memory(system: System, value: float) -> System:
     return system.model_copy(update={"host_memory_gb_per_s": _changed(value)})
 
@@ -56,6 +69,7 @@ CHANGES: dict[str, Callable[[System, float], System]] = {
     "memory_bandwidth_gb_per_s": _number("gpu", "memory_bandwidth_gb_per_s"),
     "memory_gib": _number("gpu", "memory_gib"),
     "board_power_w": _number("gpu", "board_power_w"),
+    "power_limit_w": _power_limit,
     "intra_node_gb_per_s": _number("links", "intra_node_gb_per_s"),
     "inter_node_gb_per_s": _number("links", "inter_node_gb_per_s"),
     "host_gb_per_s": _number("links", "host_gb_per_s"),
@@ -74,6 +88,8 @@ def current(system: System, key: str) -> float | None:
     if key == "host_memory_gb_per_s":
         memory = host_memory_gb_per_s(system)
         return None if memory is None else memory.value
+    if key == "power_limit_w" and system.gpu.power_limit_w is None:
+        key = "board_power_w"
     holder = system.links if key in type(system.links).model_fields else system.gpu
     quantity: Quantity | None = getattr(holder, key)
     return None if quantity is None else quantity.value

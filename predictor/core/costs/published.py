@@ -334,7 +334,7 @@ class PublishedSystem:
                 regressors |= with_kernels(operator, found, files.hardware, others)
         memory = host_memory_gb_per_s(self.hardware) if operator.name in HOST_ADAMS else None
         if memory is not None:
-            regressors[Direction.FORWARD] = HostAdamRegressor(memory.value / self.hardware.gpus_per_node)
+            regressors[Direction.FORWARD] = HostAdamRegressor(memory.value)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name in host_copy.NAMES and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)

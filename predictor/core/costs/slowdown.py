@@ -21,16 +21,23 @@ PRODUCTS = "linear"  # family of matrix products
 COMPUTING = ("compute", "attention")  # components that wait for the slowest GPU's tensor cores
 
 
-def sustained(cost: Cost, reached: float, full_clock: float) -> Cost:
+def sustained(cost: Cost, reached: float, full_clock: float, limited: float = 1.0) -> Cost:
     """Return the cost, without a pause between calls, of one that alone runs at ``reached`` of the peak.
 
     At full clock it would draw ``reached / full_clock`` times the switching power of the limit.
+
+    Args:
+        cost: under a power limit that of a product which draws the board's whole power.
+        reached: rate over the peak.
+        full_clock: up to which the full clock is kept; under a power limit both are those at its clock.
+        limited: switching power under a power limit over the board's own. A product that draws less than the whole
+            power loses less clock, and one that draws less than the limit none.
     """
-    longer = max(1.0, reached / full_clock) ** (1.0 / EXPONENT)
+    longer = max(limited, reached / full_clock) ** (1.0 / EXPONENT)
     # The low end stays the burst's: a step that rests between its products keeps the clock up, and tables hold long
     # products at a clock that had begun to fall.
     high_us = cost.high_us * longer * exp(SPREAD * min(1.0, reached / BOUND_BY_CLOCK))
-    return Cost(cost.us * longer, cost.low_us, high_us, cost.source)
+    return Cost(cost.us * longer, cost.low_us * min(1.0, longer), high_us, cost.source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +46,14 @@ class Slowdown:
 
     Attributes:
         full_clock: share of the peak up to which products keep the full clock, by ``Operator.computed_in``; empty: all.
+        limited: switching power under a power limit over the board's own.
         slowest: the slowest GPU's time of computing over the median's.
         unthrottled: the share of a matrix product's time that is left where its table was measured on a GPU that ran
             slower than one of the same chip with less power; None: the table was not.
     """
 
     full_clock: Mapping[str, float] = field(default_factory=dict)
+    limited: float = 1.0
     slowest: float = 1.0
     unthrottled: Callable[[Operator, Direction, Shape], float] | None = None
 
@@ -60,7 +69,7 @@ class Slowdown:
         """
         full_clock = self.full_clock.get(operator.computed_in)
         if full_clock is not None and computes(operator):
-            cost = sustained(cost, reached, full_clock)
+            cost = sustained(cost, reached, full_clock, self.limited)
         if self.unthrottled is not None and operator.family == PRODUCTS:
             share = self.unthrottled(operator, direction, shape)
             if share < 1.0:  # the high end stays the table's: a GPU in that state may be among those of a run

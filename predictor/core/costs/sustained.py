@@ -40,7 +40,7 @@ from predictor.core.costs.slowdown import BOUND_BY_CLOCK
 from predictor.core.costs.variants import slowed
 from predictor.core.hardware.device_sheets import sheet_named
 from predictor.core.hardware.hardware import Gpu
-from predictor.core.hardware.power import EXPONENT, clock_ratio
+from predictor.core.hardware.power import EXPONENT, clock_ratio, switching_share
 
 
 def full_clock(gpu: Gpu, precision: str) -> dict[str, float]:
@@ -64,7 +64,8 @@ def full_clock(gpu: Gpu, precision: str) -> dict[str, float]:
 
 def _at_sustained_clock(system: PublishedSystem) -> PublishedSystem:
     shares = full_clock(system.hardware.gpu, system.precision)
-    return slowed(system, replace(system.slowdown, full_clock=shares)) if shares else system
+    limited = switching_share(system.hardware.gpu)
+    return slowed(system, replace(system.slowdown, full_clock=shares, limited=limited)) if shares else system
 
 
 def _unthrottled(system: PublishedSystem) -> Callable[[Operator, Direction, Shape], float] | None:

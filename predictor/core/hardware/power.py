@@ -19,6 +19,10 @@ STATIC_SHARE = 0.12
 # "GPGPU Power Modeling for Multi-Domain Voltage-Frequency Scaling", HPCA.
 EXPONENT = 2.5
 EXPONENT_RANGE = (2.0, 3.0)
+# Clock over the full one below which the voltage may fall no further, so that the slow end of the interval falls with
+# the power itself: assumed. Measured products needed up to 1.5 times the switching power of their limit, 0.85 of the
+# clock (``costs/sustained.py``); what a lower limit does is extrapolated.
+VOLTAGE_FLOOR = 0.6
 
 
 def _clock(switching: float, exponent: float) -> float:
@@ -30,7 +34,7 @@ def static_power_w(gpu: Gpu) -> float | None:
     return None if gpu.board_power_w is None else STATIC_SHARE * gpu.board_power_w.value
 
 
-def _switching(gpu: Gpu) -> float:
+def switching_share(gpu: Gpu) -> float:
     """Return the switching power under a GPU's limit over that under its board's own."""
     if gpu.power_limit_w is None or gpu.board_power_w is None:
         return 1.0
@@ -42,11 +46,13 @@ def _switching(gpu: Gpu) -> float:
 
 def clock_ratio(gpu: Gpu) -> float:
     """Return the clock of matrix products under a GPU's power limit over that under its board's own; 1 without one."""
-    return _clock(_switching(gpu), EXPONENT)
+    return _clock(switching_share(gpu), EXPONENT)
 
 
 def clock_log_error(gpu: Gpu) -> float:
     """Return the half width of what is not known about ``clock_ratio``, as a log."""
-    switching = _switching(gpu)
+    switching = switching_share(gpu)
     slow, fast = (_clock(switching, exponent) for exponent in EXPONENT_RANGE)
+    if slow < VOLTAGE_FLOOR:
+        slow = VOLTAGE_FLOOR * switching / VOLTAGE_FLOOR ** EXPONENT_RANGE[0]
     return 0.5 * abs(log(fast / slow))

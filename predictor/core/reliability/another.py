@@ -36,7 +36,7 @@ def _student_95(freedom: int) -> float:
     return (z + sum(terms) + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)) / z
 
 
-def another(values: Mapping[str | None, Sequence[float]], group: str | None, counting: Sequence[float] = ()) -> Another:
+def another(values: Mapping[str, Sequence[float]], group: str, counting: Sequence[float] = ()) -> Another:
     """Return the quantity of one more member of a group.
 
     Groups share the variance between their members. Their means differ as much as that variance leaves unexplained, so
@@ -70,9 +70,7 @@ def another(values: Mapping[str | None, Sequence[float]], group: str | None, cou
     return Another(exp(mean), sqrt(scatter + of_mean) * _student_95(freedom))
 
 
-def _between(
-    logs: Mapping[str | None, Sequence[float]], means: Mapping[str | None, float], grand: float, within: float
-) -> float:
+def _between(logs: Mapping[str, Sequence[float]], means: Mapping[str, float], grand: float, within: float) -> float:
     """Return the variance between groups that the variance within them leaves."""
     if len(logs) < 2:
         return 0.0

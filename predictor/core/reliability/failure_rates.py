@@ -108,11 +108,11 @@ def failure_rates(generation: Generation | None, without: frozenset[str] = froze
         without: clusters that take no part, by name.
     """
     counted = [cluster for cluster in _known(without) if cluster.interruptions is not None]
-    by_generation: dict[str | None, list[float]] = {}
+    by_generation: dict[str, list[float]] = {}
     for cluster in counted:
-        by_generation.setdefault(cluster.generation, []).append(cluster.per_gpu_hour)
+        by_generation.setdefault(cluster.generation or "", []).append(cluster.per_gpu_hour)
     # The variance of the log of a Poisson count is about one over the count.
-    rate = another(by_generation, generation, [1.0 / (cluster.interruptions or 1) for cluster in counted])
+    rate = another(by_generation, generation or "", [1.0 / (cluster.interruptions or 1) for cluster in counted])
     # Each cluster counts once, however long it counted: another cluster is one more draw of the same kind.
     by_kind = [cluster for cluster in counted if cluster.kinds]
     shares = {
@@ -124,10 +124,10 @@ def failure_rates(generation: Generation | None, without: frozenset[str] = froze
 @lru_cache(maxsize=64)
 def stop_minutes(recovery: Recovery, without: frozenset[str] = frozenset()) -> Another:
     """Return the mean time from a failure to the first new step of one more team that recovers in a way."""
-    by_recovery: dict[str | None, list[float]] = {}
+    by_recovery: dict[str, list[float]] = {}
     for cluster in _known(without):
         if cluster.stop_minutes is not None:
-            by_recovery.setdefault(cluster.recovery, []).append(cluster.stop_minutes)
+            by_recovery.setdefault(cluster.recovery or "", []).append(cluster.stop_minutes)
     return another(by_recovery, recovery)
 
 
@@ -136,4 +136,4 @@ def planned_per_month(without: frozenset[str] = frozenset()) -> Another:
     """Return the planned stops of one more training in 30 days."""
     counted = [cluster for cluster in _known(without) if cluster.planned_stops is not None]
     months = [(cluster.planned_stops or 0, (cluster.days or inf) / DAYS_PER_MONTH) for cluster in counted]
-    return another({None: [stops / each for stops, each in months]}, None, [1.0 / stops for stops, _ in months])
+    return another({"": [stops / each for stops, each in months]}, "", [1.0 / stops for stops, _ in months])

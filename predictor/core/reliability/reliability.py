@@ -99,7 +99,7 @@ class Reliability:
     def younger(self, hours: float) -> float:
         """Return the failures of a run of so many hours over those of one as old as the counted ones."""
         age = max(hours, LEAST_HOURS) / COUNTED_HOURS
-        return 1.0 + self.software_share * (age ** (SOFTWARE_GROWTH - 1.0) - 1.0)
+        return 1.0 + self.software_share * (float(age ** (SOFTWARE_GROWTH - 1.0)) - 1.0)
 
 
 def _or(given: float | None, default: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil, exp, log
-from statistics import NormalDist
+from statistics import NormalDist, fmean
 
 from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.costs.cost import Cost
@@ -35,6 +35,8 @@ class Bill:
         power_per_gpu_w: behind that energy.
         power_source: source of the power; None where it is not known.
         price: in the currency of the price per GPU-hour; None without one.
+        energy_price, carbon_kg: of the energy, at the mean over the hours of a day where they differ; None where they
+            or the power are not known.
         goodput: of a whole training; None of a single step.
     """
 
@@ -49,6 +51,8 @@ class Bill:
     power_per_gpu_w: float | None
     power_source: str | None
     price: float | None
+    energy_price: float | None = None
+    carbon_kg: float | None = None
     goodput: Goodput | None = None
 
     @property
@@ -107,6 +111,13 @@ def _power_per_gpu(gpu: Gpu, budget: BudgetSection) -> NodePower | None:
     return NodePower(value=value, low=low, high=high, source=source)
 
 
+def _of_energy(kwh: float | None, per_kwh: float | tuple[float, ...] | None) -> float | None:
+    """Return what energy costs: a training runs at all hours of a day, so that their mean counts."""
+    if kwh is None or per_kwh is None:
+        return None
+    return kwh * (fmean(per_kwh) if isinstance(per_kwh, tuple) else per_kwh)
+
+
 def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:
     """Return the bill of a training."""
     steps = ceil(budget.train_tokens / tokens_per_step) if budget.train_tokens is not None else 1
@@ -114,16 +125,19 @@ def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: Budg
     power = _power_per_gpu(gpu, budget)
     gpu_hours = hours * num_gpus
     kwh = None if power is None else [num_gpus / 1000.0 * each for each in (low * power.low, high * power.high)]
+    energy = None if power is None else gpu_hours * power.value / 1000.0
     return Bill(
         steps=steps,
         hours=hours,
         low_hours=low,
         high_hours=high,
         gpu_hours=gpu_hours,
-        energy_kwh=None if power is None else gpu_hours * power.value / 1000.0,
+        energy_kwh=energy,
         low_energy_kwh=None if kwh is None else kwh[0],
         high_energy_kwh=None if kwh is None else kwh[1],
         power_per_gpu_w=None if power is None else power.value,
         power_source=None if power is None else power.source,
         price=None if budget.price_per_gpu_hour is None else gpu_hours * budget.price_per_gpu_hour,
+        energy_price=_of_energy(energy, budget.energy_price_per_kwh),
+        carbon_kg=_of_energy(energy, budget.carbon_kg_per_kwh),
     )

@@ -10,6 +10,7 @@ from predictor.core.base.text_table import text_table
 from predictor.core.costs.cost import Source
 from predictor.core.plan.loading import Loaded
 from predictor.core.report import json_document
+from predictor.core.report.budget import prediction_bill
 from predictor.core.report.stage_table import LABELS
 from predictor.core.report.text import wrapped
 from predictor.core.step.breakdown import StageParts, answers, source_shares, stage_parts
@@ -77,12 +78,27 @@ def _rows(compared: list[Compared]) -> list[tuple[str, list[str]]]:
         ("memory of the fullest GPU, GiB", [f"{row.memory / GIB:.1f}" for row in compared]),
         ("fits", [VERDICTS[memory_verdict_on(row.memory, row.loaded.system)] for row in compared]),
     ]
+    rows += _power(compared)
     critical = [row.critical for row in compared]
     for name in LABELS:
         values = [getattr(parts, name) for parts in critical]
         if any(abs(value) > 0.05 for value in values):
             rows.append((f"{LABELS[name]}, ms", [milliseconds(us, first) for us in values]))
     return rows
+
+
+def _power(compared: list[Compared]) -> list[tuple[str, list[str]]]:
+    """Return power and energy of predictions whose GPUs draw different power; none of those that draw the same."""
+    bills = [prediction_bill(row.prediction, row.loaded, draws=0) for row in compared]
+    watts = [bill.power_per_gpu_w for bill in bills]
+    if len(set(watts)) == 1:
+        return []
+    tokens = [bill.steps * row.prediction.run.tokens_per_step for bill, row in zip(bills, compared, strict=True)]
+    energy = [None if bill.energy_kwh is None else bill.energy_kwh / of for bill, of in zip(bills, tokens, strict=True)]
+    return [
+        ("W a GPU, with its share of the node", ["-" if each is None else f"{each:,.0f}" for each in watts]),
+        ("kWh for 10⁹ tokens", ["-" if each is None else f"{1e9 * each:,.1f}" for each in energy]),
+    ]
 
 
 def render(compared: list[Compared], width: int = 100) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isinf
 
+from predictor.core.base.quantities import span
 from predictor.core.hardware.hardware import System
 from predictor.core.reliability.checkpointing import checkpointing_of
 from predictor.core.reliability.job import MINUTES_PER_HOUR, SECONDS_PER_HOUR, Job
@@ -103,14 +104,14 @@ def _assumed(found: Goodput, budget: BudgetSection) -> str | None:
     """Return what a goodput assumes, with the keys that take one's own; None where all of it is given."""
     parts = [
         (
-            f"a failure every {found.mtbf_hours:.3g} h, as {found.rates.count(',') + 1} clusters counted them",
+            f"a failure every {span(found.mtbf_hours)}, as {found.rates.count(',') + 1} clusters counted them",
             ["mtbf_per_gpu_hours"],
         ),
         (
             f"{found.stop_minutes:.2g} minutes to the first new step, as teams of {budget.recovery} recovery state",
             ["recovery", "detection_minutes", "restart_minutes"],
         ),
-        (f"{found.spare_nodes} spare nodes, which suffice 99 % of the time", ["spare_nodes"]),
+        (f"spare nodes that suffice 99 % of the time: {found.spare_nodes}", ["spare_nodes"]),
         (f"repairs of {found.repair_hours:g} h", ["repair_hours"]),
         (f"{found.planned_stops_per_month:.2g} planned stops in 30 days", ["planned_stops_per_month"]),
     ]

@@ -138,6 +138,8 @@ def _budget(prediction: Prediction, loaded: Loaded) -> str:
         ends = f"{_amount(bill.low_energy_kwh or 0.0)} – {_amount(bill.high_energy_kwh or 0.0)}"
         text += f", {_amount(bill.energy_kwh)} kWh ({ends}) at {bill.power_per_gpu_w:,.0f} W a GPU: {bill.power_source}"
     text += "" if bill.price is None else f", price {bill.price:,.2f}"
+    text += "" if bill.energy_price is None else f", energy price {bill.energy_price:,.2f}"
+    text += "" if bill.carbon_kg is None else f", carbon {_amount(bill.carbon_kg)} kg"
     return text + ("" if bill.goodput is None else f"; {_goodput(bill.goodput)}")
 
 

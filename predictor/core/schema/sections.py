@@ -81,6 +81,22 @@ def _waits(value: object) -> object:
     return value
 
 
+HOURS_OF_A_DAY = 24
+
+
+def _by_hour(value: object) -> object:
+    """Take a list for the hours of a day, from midnight."""
+    if isinstance(value, list):
+        if len(value) != HOURS_OF_A_DAY:
+            raise ValueError(f"expected a number, or {HOURS_OF_A_DAY} of the hours from midnight, not {len(value)}")
+        return tuple(value)
+    return value
+
+
+PerKwh = Annotated[float, Field(strict=True, ge=0, le=1e6)]
+ByHour = Annotated[PerKwh | tuple[PerKwh, ...] | None, BeforeValidator(_by_hour)]
+
+
 class BudgetSection(Section):
     """Cost of a whole training; no effect on the time of a step."""
 
@@ -92,6 +108,12 @@ class BudgetSection(Section):
         gt=0,
         le=1e5,
         description="mean draw of a GPU with its share of the node; board's limit and a node's share if absent",
+    )
+    energy_price_per_kwh: ByHour = Field(
+        default=None, description="in any currency; a number, or 24 of the hours from midnight"
+    )
+    carbon_kg_per_kwh: ByHour = Field(
+        default=None, description="CO2 equivalent of a kWh; a number, or 24 of the hours from midnight"
     )
     mtbf_per_gpu_hours: float | None = Field(
         default=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar, get_args
 
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES
@@ -15,10 +15,51 @@ from predictor.core.step.composition import StepTime
 from predictor.core.timeline.schedules import SCHEDULES, messages_sent
 from predictor.core.workload.step_tasks import StageTasks, StepTasks
 from predictor.core.workload.tasks import Task
-from predictor.evidence.verification.collective_times import Key, transfer_us
 from predictor.replay.files.measured_run import MeasuredRun
-from predictor.replay.files.measured_step import MeasuredSteps, PassName
+from predictor.replay.files.measured_step import COLLECTIVE, MeasuredSteps, PassName
 from predictor.replay.files.verified_run import OperatorOfStep, PredictedTime
+
+PASSES: dict[str, PassName] = {name: name for name in get_args(PassName)}
+
+
+class Key(NamedTuple):
+    """What measured and predicted calls are matched by."""
+
+    step_pass: PassName
+    name: str
+    part: str
+
+
+def _calls(record: MeasuredSteps) -> dict[Key, list[float]]:
+    """Return the durations of a rank's collectives in the order of its calls, in microseconds."""
+    calls: dict[Key, list[float]] = {}
+    for span in sorted(record.profiled_spans, key=lambda span: span.start_us):
+        step_pass = PASSES.get(str(span.details.get("pass")))
+        if span.category == COLLECTIVE and step_pass is not None:
+            key = Key(step_pass, span.name, str(span.details.get("part", "")))
+            calls.setdefault(key, []).append(span.duration_us)
+    return calls
+
+
+def transfer_us(ranks: Sequence[MeasuredSteps], key: Key) -> float:
+    """Return what all calls of a collective in one step take, in microseconds.
+
+    Where the ranks' records do not show the same calls, it is the shortest of the ranks' sums, the median of its steps.
+
+    Args:
+        ranks: of one stage in one launch; at least one has recorded the collective.
+        key: of the collective.
+    """
+    calls = [_calls(rank).get(key, []) for rank in ranks]
+    if calls[0] and len({len(durations) for durations in calls}) == 1:
+        return float(sum(min(durations) for durations in zip(*calls, strict=True)))
+    return min(
+        median(operator.samples_us)
+        for rank in ranks
+        for operator in rank.provenance.operators
+        if (operator.step_pass, operator.name, operator.part) == key
+    )
+
 
 # Errors of operators that take less than this share of the measured step are left out of their median.
 SMALLEST_COUNTED = 0.01

@@ -24,20 +24,18 @@ They also count what is not explained:
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from predictor.core.base.collector import paused_collector
-from predictor.replay.files.events import Category, RankTrace
+from predictor.replay.files.events import ON_GPU, UNKNOWN, Category, RankTrace, TraceEvent
 from predictor.replay.graph.collectives_of import collectives_of, with_gradients
 from predictor.replay.graph.host_tasks import add_thread, merged
 from predictor.replay.graph.host_threads import Thread, read_thread, split
-from predictor.replay.graph.launches import ties
-from predictor.replay.graph.local_graph import NO_OPERATOR, EdgeKind, LocalGraph
-from predictor.replay.graph.operator_tasks import traced_operators
-from predictor.replay.graph.operators import OperatorTable, operator_table
+from predictor.replay.graph.local_graph import NO_OPERATOR, EdgeKind, LocalGraph, TaskKind, TracedOperator, TracedTask
+from predictor.replay.graph.operators import OperatorTable, dtypes_of, operator_table, shapes_of
 from predictor.replay.graph.pending_tasks import ROOT, PendingTasks
-from predictor.replay.graph.step_events import StepEvents, step_events
+from predictor.replay.graph.step_events import C10D, StepEvents, step_events, worker_collectives
 from predictor.replay.graph.steps import StepWindow, choose_step
 from predictor.replay.graph.stream_edges import StreamEdges, add_stream_edges
 from predictor.replay.graph.stream_waits import stream_waits
@@ -46,6 +44,122 @@ from predictor.replay.graph.sync_calls import SyncCalls, waiting_calls
 from predictor.replay.graph.synchronization import Synchronization, Synchronizer
 from predictor.replay.graph.thread_dependencies import idle_until_woken
 from predictor.replay.graph.workers import add_worker_edges, add_workers, join_workers, waits_for_workers
+
+
+def traced_operators(
+    trace: RankTrace, step: StepEvents, table: OperatorTable, tasks: Sequence[TracedTask]
+) -> list[TracedOperator]:
+    """Return the operators of a step, by start.
+
+    Args:
+        trace: of a rank.
+        step: of it.
+        table: the step's operators.
+        tasks: of the step, in their order.
+    """
+    own: list[list[int]] = [[] for _ in table.events]
+    for number, task in enumerate(tasks):
+        if task.operator != NO_OPERATOR:
+            own[task.operator].append(number)
+    for operator in reversed(range(len(own))):  # inner ones come after those around them
+        parent = table.parents[operator]
+        if parent != NO_OPERATOR:
+            own[parent].extend(own[operator])
+    on_gpu = bool(step.gpu) or trace.backend != "cpu"
+    operators = []
+    for operator, position in enumerate(table.events):
+        event = trace.events[position]
+        numbers = tuple(sorted(own[operator]))
+        operators.append(
+            TracedOperator(
+                name=table.name(operator, event),
+                step_pass=table.passes[operator],
+                forward=table.forwards[operator],
+                scope=table.scopes[operator],
+                shapes=shapes_of(event.args),
+                dtypes=dtypes_of(event.args),
+                us=_us([tasks[number] for number in numbers], on_gpu),
+                tasks=numbers,
+                parent=table.parents[operator],
+                external=event.external,
+                event=position,
+            )
+        )
+    return operators
+
+
+def _us(tasks: Sequence[TracedTask], on_gpu: bool) -> float:
+    """Return how long tasks compute: on a GPU its kernels, copies and collectives, otherwise the thread's."""
+    if on_gpu:
+        return sum(task.duration_us for task in tasks if task.kind not in (TaskKind.HOST, TaskKind.WAIT))
+    return sum(task.duration_us for task in tasks if task.kind is TaskKind.HOST)
+
+
+RUN_AS = {"allreduce": ("reducescatter",)}  # gloo reduces all and keeps a part
+
+
+def ties(trace: RankTrace) -> dict[int, int]:
+    """Return, of each GPU task and each collective of a worker thread, the position of what started it.
+
+    A GPU task has a launch arrow from its runtime call; where the calls were not recorded, the external number of its
+    operator. Workers take collectives in the order in which operators gave them.
+    """
+    events = trace.events
+    by = {
+        after: before
+        for before, after, kind in trace.arrows
+        if kind == "launch" and events[before].start_us <= events[after].end_us
+    }
+    operators: dict[int, int] = {}
+    for position, event in enumerate(events):
+        if event.category in ON_GPU:
+            if position not in by and event.external in operators:
+                by[position] = operators[event.external]
+        elif event.category is Category.OPERATOR and event.external != UNKNOWN:
+            operators[event.external] = position
+    by.update(_ties_of_workers(events, worker_collectives(events)))
+    return by
+
+
+def _ties_of_workers(events: Sequence[TraceEvent], given: Sequence[int]) -> dict[int, int]:
+    """Return the operators of workers' collectives.
+
+    Of each collective it is the first operator before it of its kind that has none yet: of its size, if there is one.
+    An all-gather says the size of its input here and of its output there.
+    """
+    waiting: defaultdict[str, list[int]] = defaultdict(list)
+    for position, event in enumerate(events) if given else ():
+        if event.category is Category.OPERATOR and event.name.startswith(C10D):
+            waiting[_kind(event.name)].append(position)
+    by = {}
+    for position in given:
+        event = events[position]
+        kind, numel = _kind(event.name), _numel(event)
+        for name in (kind, *RUN_AS.get(kind, ())):
+            before = [call for call in waiting[name] if events[call].start_us <= event.start_us]
+            if before:
+                by[position] = next((call for call in before if _numel(events[call]) == numel), before[0])
+                waiting[name].remove(by[position])
+                break
+    return by
+
+
+def _kind(name: str) -> str:
+    """Return what a collective is, of ``c10d::allreduce_`` and ``gloo:all_reduce`` alike."""
+    return name.rsplit(":", 1)[-1].replace("_", "").removesuffix("base").removesuffix("coalesced")
+
+
+def _numel(event: TraceEvent) -> int:
+    """Return the elements of a collective's first tensor; 0 where the trace does not say."""
+    dims: object = event.args.get("Input Dims")
+    while isinstance(dims, list) and dims and isinstance(dims[0], list):
+        dims = dims[0]
+    if not isinstance(dims, list) or not dims or not all(isinstance(size, int) for size in dims):
+        return 0
+    numel = 1
+    for size in dims:
+        numel *= size
+    return numel
 
 
 def local_graph(trace: RankTrace, step: int | None = None) -> LocalGraph:

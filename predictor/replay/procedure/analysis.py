@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,21 +11,113 @@ from predictor.core.base.command_line import Parser
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.files import write_whole
 from predictor.core.base.quantities import duration
+from predictor.core.timeline.graph import GraphReplay
 from predictor.replay.files.record_model import RecordModel
+from predictor.replay.graph.local_graph import NO_OPERATOR, EdgeKind, LocalGraph, TracedOperator
 from predictor.replay.graph.local_replay import replay_local
 from predictor.replay.precision.forward_graph import traced_times
 from predictor.replay.precision.operator_graph import OperatorGraph, Precision
 from predictor.replay.procedure.arguments import TraceParser, add_trace, precision_of, trace_name
 from predictor.replay.procedure.command import folders_of, new_parser
-from predictor.replay.procedure.critical import critical_data, critical_path
-from predictor.replay.procedure.documents import CriticalData, NodeData, Provenance, write_document
+from predictor.replay.procedure.documents import (
+    CriticalData,
+    CriticalPath,
+    NodeData,
+    PathOperator,
+    PathTask,
+    Provenance,
+    write_document,
+)
 from predictor.replay.procedure.folders import Folders, Kind
 from predictor.replay.procedure.kernels import add_config, config_of
 from predictor.replay.procedure.mapping import forward_graph, node_data, precision_of_step, traced_device
 from predictor.replay.procedure.opened import OpenedStep, open_step
-from predictor.replay.procedure.order_log import order_log
 from predictor.replay.procedure.predicted import predict_step
 from predictor.replay.procedure.rank_costs import graph_of
+
+
+def order_log(graph: OperatorGraph, path: CriticalPath) -> str:
+    """Return the log: one line an operator, producers first, then one line a task of the critical path."""
+    return "\n".join([*_order(graph), "", *_path(path)]) + "\n"
+
+
+def _order(graph: OperatorGraph) -> Iterator[str]:
+    yield f"topological order of {len(graph.nodes)} operators: position, depth, operator, label"
+    for at, node in enumerate(graph.nodes):
+        yield f"{at:6} {node.depth:5}  {node.name:36} {node.label}"
+
+
+def _path(path: CriticalPath) -> Iterator[str]:
+    yield (
+        f"longest path of {path.origin.step}: {path.path_us:.1f} µs, {len(path.tasks)} tasks: "
+        "start µs, duration µs, edge before it, where, task"
+    )
+    for task in path.tasks:
+        yield f"{task.start_us:13.1f} {task.duration_us:11.1f}  {task.waits_for or 'start':9} {task.row:16} {task.name}"
+
+
+LAG = "lag"
+Key = tuple[str, str, tuple[tuple[int, ...], ...], tuple[str, ...]]
+
+
+def critical_path(origin: Provenance, local: LocalGraph, replayed: GraphReplay) -> CriticalPath:
+    """Return the critical path, task after task, with the edge that each waited for."""
+    tasks = []
+    before: int | None = None
+    for position in replayed.critical_path:
+        task, span = local.tasks[position], replayed.spans[position]
+        kinds = [edge.kind for edge in task.after if edge.task == before]
+        waits_for: str | None = None if before is None else str(kinds[0] if kinds else EdgeKind.ROW)
+        tasks.append(
+            PathTask(
+                task=position,
+                name=task.name,
+                kind=task.kind,
+                row=local.rows[task.row],
+                start_us=span.start_us,
+                duration_us=span.end_us - span.start_us,
+                waits_for=waits_for,
+            )
+        )
+        before = position
+    return CriticalPath(origin=origin, path_us=replayed.makespan_us, tasks=tuple(tasks))
+
+
+def critical_data(origin: Provenance, local: LocalGraph, replayed: GraphReplay) -> CriticalData:
+    """Return what the critical path computes on: its operators by their shapes, the largest share first."""
+    kinds: dict[str, float] = defaultdict(float)
+    times: dict[Key, float] = defaultdict(float)
+    calls: dict[Key, set[int]] = defaultdict(set)
+    examples: dict[Key, TracedOperator] = {}
+    reached = 0.0
+    for position in replayed.critical_path:
+        task, span = local.tasks[position], replayed.spans[position]
+        lasted = span.end_us - span.start_us
+        kinds[task.kind] += lasted
+        kinds[LAG] += max(0.0, span.start_us - reached)
+        reached = span.end_us
+        if task.operator != NO_OPERATOR:
+            operator = local.operators[task.operator]
+            key = operator.name, operator.step_pass, operator.shapes, operator.dtypes
+            times[key] += lasted
+            calls[key].add(task.operator)
+            examples.setdefault(key, operator)
+    path_us = replayed.makespan_us
+    operators = [
+        PathOperator(
+            operator=examples[key].name,
+            step_pass=examples[key].step_pass,
+            scope=examples[key].scope,
+            shapes=examples[key].shapes,
+            dtypes=examples[key].dtypes,
+            calls=len(calls[key]),
+            on_path_us=us,
+            share=min(1.0, us / path_us) if path_us else 0.0,
+        )
+        for key, us in sorted(times.items(), key=lambda item: -item[1])
+    ]
+    return CriticalData(origin=origin, path_us=path_us, kinds_us=dict(kinds), operators=tuple(operators))
+
 
 MOST_LISTED = 8
 

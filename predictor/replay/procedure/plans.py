@@ -5,24 +5,105 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
 
 from predictor.core.base.command_line import Parser
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.quantities import duration
 from predictor.replay.precision.greedy import greedy_plan
+from predictor.replay.precision.indicator import indicator, indicator_without_statistics, read_statistics
 from predictor.replay.precision.memory import MemoryModel
-from predictor.replay.precision.operator_graph import Plan
+from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Plan, Precision
 from predictor.replay.precision.plan_time import plan_time, propagate
 from predictor.replay.precision.plans import Sensitivities, fastest_plan, fastest_plan_under, sensitivity_of
 from predictor.replay.procedure.arguments import TraceParser, add_trace, trace_name
+from predictor.replay.procedure.blocks import Block, blocks
 from predictor.replay.procedure.command import folders_of, new_parser
+from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.kernels import add_config, config_of
 from predictor.replay.procedure.memory_of_step import memory_model
-from predictor.replay.procedure.plan_text import counts, plan_text
 from predictor.replay.procedure.predicted import JobTrace, open_job, predict_plans
 from predictor.replay.procedure.rank_costs import RankCosts
-from predictor.replay.procedure.sensitivity import INDICATORS, indicator_of
 from predictor.replay.procedure.sizes import memory_bytes, told
+
+GVAR, UNIT = "gvar", "unit"
+INDICATORS = (GVAR, UNIT)  # the first is the usual one
+
+
+def statistics_path(folders: Folders, model: str) -> Path:
+    """Return where the statistics of a model's tensors lie."""
+    return folders.root / "input_data" / f"{model}.statistics.json"
+
+
+def indicator_of(kind: str, folders: Folders, model: str, graph: OperatorGraph) -> tuple[Sensitivities, str]:
+    """Return the sensitivity of operators by label and precision, and a note on what it rests on.
+
+    ``gvar`` is QSync's: the variance that rounding adds to gradients, from statistics of the model's tensors. ``unit``
+    knows no tensors and orders operators by size and depth; it stands in for ``gvar`` where there are no statistics.
+
+    Raises:
+        RecordError: the statistics are damaged.
+    """
+    path = statistics_path(folders, model)
+    if kind == GVAR and path.is_file():
+        statistics = read_statistics(path)
+        return indicator(graph, statistics), f"sensitivity by {path.name}, means over {statistics.steps} steps"
+    if kind == GVAR:
+        return indicator_without_statistics(graph), f"no {path}: sensitivity by size and depth of operators alone"
+    return indicator_without_statistics(graph), "sensitivity by size and depth of operators alone"
+
+
+Choices = tuple[tuple[str, Precision], ...]  # operator and precision, of one repetition of a block
+
+
+def plan_text(graph: OperatorGraph, plan: Plan) -> Iterator[str]:
+    """Yield a plan block by block: one line of an operator, or of several of the same name and precision in a row.
+
+    Repetitions of a block that have the same precisions are told together, those that differ apart.
+    """
+    number = 0
+    for block in blocks(graph):
+        repeats = [_choices(graph, plan, block, repeat) for repeat in range(block.repeats)]
+        for choices, same in groupby(enumerate(repeats), key=lambda pair: pair[1]):
+            members = [repeat for repeat, _ in same]
+            if not choices:
+                continue
+            number += 1
+            first = graph.nodes[block.start + members[0] * block.length]
+            times = f" ×{len(members)}" if len(members) > 1 else ""
+            yield f"block {number}{times}, depth {first.depth}: {block.length} operators, from {first.label}"
+            yield from _lines(choices)
+
+
+def uniform(graph: OperatorGraph, plan: Plan) -> Precision | None:
+    """Return the precision of a plan that has only one, of operators that can choose it; otherwise None."""
+    chosen = {plan[node.label] for node in graph.nodes if len(node.choices) > 1 and node.label in plan}
+    return next(iter(chosen)) if len(chosen) == 1 else None
+
+
+def counts(graph: OperatorGraph, plan: Plan) -> str:
+    """Return how many operators with a choice compute in what."""
+    nodes = [node for node in graph.nodes if len(node.choices) > 1]
+    chosen = [_precision(node, plan) for node in nodes]
+    order = sorted(set(chosen), key=lambda precision: (-chosen.count(precision), precision))
+    return ", ".join(f"{chosen.count(precision)} in {precision}" for precision in order) or "none has a choice"
+
+
+def _choices(graph: OperatorGraph, plan: Plan, block: Block, repeat: int) -> Choices:
+    start = block.start + repeat * block.length
+    nodes = graph.nodes[start : start + block.length]
+    return tuple((node.name, _precision(node, plan)) for node in nodes if len(node.choices) > 1)
+
+
+def _precision(node: OperatorNode, plan: Plan) -> Precision:
+    return plan.get(node.label, node.traced)
+
+
+def _lines(choices: Sequence[tuple[str, Precision]]) -> Iterator[str]:
+    for (operator, precision), calls in groupby(choices):
+        count = len(list(calls))
+        yield f"  {precision:5} {operator}{f' ×{count}' if count > 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,29 @@ from torch import nn
 from torch.nn import functional
 
 from microbench.call import WEIGHT_SCALE, Tensor
+from microbench.kernels.cross_entropy import logits_gradient, losses_and_softmax
 from microbench.kernels.rope import BASE
-from microbench.steps.loss import VocabularyLoss
 from predictor.core.costs.layer_call import LayerCall
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.transformer import Activation, Biases, Normalization, Transformer
+
+
+class VocabularyLoss(torch.autograd.Function):  # type: ignore[misc]
+    """Cross entropy of fp32 logits (tokens, vocab) and targets (tokens,), per token."""
+
+    @staticmethod
+    def forward(context: Any, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return every token's loss and keep the softmax."""
+        losses, softmax = losses_and_softmax(logits, targets)
+        context.save_for_backward(softmax, targets)
+        return losses
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the logits, in place of the softmax."""
+        softmax, targets = context.saved_tensors
+        return logits_gradient(softmax, targets, gradient.unsqueeze(-1)), None
+
 
 EPSILON = 1e-5
 Rotation = tuple[Tensor, Tensor]

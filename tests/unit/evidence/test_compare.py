@@ -13,9 +13,8 @@ from predictor.core.costs.collectives import COLLECTIVES
 from predictor.core.step.breakdown import answers
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.timeline.spans import Span
-from predictor.evidence.verification.collective_times import Key, transfer_us
 from predictor.evidence.verification.configurations import Configured, configured
-from predictor.evidence.verification.operators import compared_operators, predicted_operators
+from predictor.evidence.verification.operators import Key, compared_operators, predicted_operators, transfer_us
 from predictor.evidence.verification.parts import compared_parts
 from predictor.evidence.verification.runs import verified_launches
 from predictor.evidence.verification.transformers import recorded

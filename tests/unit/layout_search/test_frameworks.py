@@ -294,3 +294,9 @@ def test_tensor_parallel_groups_stay_inside_a_node_unless_asked() -> None:
     assert widest(tensor_parallel_across_nodes=True) > 8
     assert widest(max_tensor_parallel=16) == 16
     assert widest(system="GB200") > 8
+
+
+def test_tensor_parallel_ranks_split_adapters_too() -> None:
+    content = {"system": "GB300", "model": "llama3-70b", "training": {"lora": {"rank": 16}}}
+    question = SearchQuestion(content, 64, global_batch_size=64, framework="megatron", max_tensor_parallel=64)
+    assert max(plan.degrees.tensor for plan in plans(search_problem(question).space)) == 16

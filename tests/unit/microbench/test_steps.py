@@ -61,7 +61,7 @@ def _other_gradient(softmax: Any, targets: Any, gradient: Any) -> Any:
     ("target", "broken"),
     [
         ("microbench.steps.model.rotated", _no_rotation),
-        ("microbench.steps.loss.logits_gradient", _other_gradient),
+        ("microbench.steps.model.logits_gradient", _other_gradient),
         ("microbench.steps.training.clip_grad_norm_", lambda *_: None),
         ("microbench.steps.training.LEARNING_RATE", 2e-4),
     ],
@@ -83,7 +83,7 @@ def test_a_step_that_computes_something_else_is_noticed(
 
 def test_the_loss_is_torchs_cross_entropy() -> None:
     torch = pytest.importorskip("torch", reason=NO_TORCH)
-    from microbench.steps.loss import VocabularyLoss
+    from microbench.steps.model import VocabularyLoss
 
     torch.manual_seed(0)
     targets = torch.randint(50, (7,))

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -15,16 +15,97 @@ from hugectr.data.batch import Batch
 from hugectr.exceptions import HugeCtrError
 from hugectr.launchers import launched
 from hugectr.measure.batches import make_batches
-from hugectr.measure.configuration import MeasuredConfig, read_measured_config
-from hugectr.measure.memory_reader import MemoryReader
 from hugectr.process_group import join_alone, join_launched
 from hugectr.rank_engine import Rank, RankEngine
 from hugectr.solver import SolverParser, solver_parser_helper
 from model_training_framework.trainer import TrainerError
 from model_training_framework.trainer.step_profiler import StepProfiler
 from model_training_framework.trainer.step_timer import RunFacts, StepTimer
+from predictor.core.base.errors import ConfigError, MissingKeyError
 from predictor.recommender.hugectr.plan_file import write_plan
+from predictor.recommender.hugectr.reading import read_hugectr
+from predictor.recommender.hugectr.sections import Data
+from predictor.recommender.hugectr.to_run import KEY_BYTES, plan_of, precision_of
+from predictor.recommender.workload.keys import KeyDistribution
+from predictor.recommender.workload.run import Engine, RecommenderRun
 from predictor.replay.files.measured_step import DATA, write_measured_steps
+
+
+class MemoryReader:
+    """Gives the same batches again and again."""
+
+    def __init__(self, batches: Sequence[Batch]) -> None:
+        """Keep the batches of this rank."""
+        self._batches = batches
+        self._given = 0
+
+    def next(self) -> Batch:
+        """Return the next batch."""
+        batch = self._batches[self._given % len(self._batches)]
+        self._given += 1
+        return batch
+
+    def start(self) -> None:
+        """Begin; there is nothing to read ahead."""
+
+    def set_source(self, file_name: str = "") -> None:
+        """Begin anew."""
+        self._given = 0
+
+    def close(self) -> None:
+        """End."""
+
+
+class MeasuredConfig(NamedTuple):
+    """What is run and recorded.
+
+    Attributes:
+        content: as it was read.
+        run: what it means.
+        data: the data layer.
+    """
+
+    content: dict[str, Any]
+    run: RecommenderRun
+    data: Data
+
+
+def read_measured_config(path: Path) -> MeasuredConfig:
+    """Read a configuration for training.
+
+    Raises:
+        HugeCtrError: it is none, or its plan does not fit it.
+    """
+    try:
+        return _read(path)
+    except (ConfigError, MissingKeyError, OSError) as error:
+        raise HugeCtrError(str(error)) from None
+
+
+def _read(path: Path) -> MeasuredConfig:
+    config = read_hugectr(path)
+    solver, clause = config.solver, config.prediction
+    if solver is None or config.model.loss is None:
+        raise HugeCtrError(f"{path} has no solver and loss; only a configuration for training has steps")
+    ranks = clause.num_gpus or sum(len(node) for node in solver.gpu)
+    batch_size = clause.batch_size or solver.batchsize
+    if batch_size % ranks:
+        raise HugeCtrError(f"{path}: the batch of {batch_size} samples is no multiple of the {ranks} GPUs")
+    run = RecommenderRun(
+        model=config.model,
+        plan=plan_of(config, clause.plan, ranks, path.parent),
+        batch_size=batch_size,
+        num_gpus=ranks,
+        gpus_per_node=clause.gpus_per_node or ranks,
+        precision=precision_of(config),
+        tf32=solver.enable_tf32_compute,
+        keys=KeyDistribution(clause.key_exponent),
+        key_bytes=KEY_BYTES[solver.input_key_type],
+        engine=Engine.TORCHREC,
+        copies_input=False,
+    )
+    return MeasuredConfig(config.content, run, config.data)
+
 
 # Gradients of tensors that several layers read; other sums in a layer's backward pass are the layer's.
 BRANCH_SUMS = dict.fromkeys(("aten::add", "aten::add_"), "residual_add")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from lightning_fabric.strategies import ModelParallelStrategy, ParallelStrategy
 from torch import distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
@@ -15,10 +17,9 @@ from llm_trainer.exceptions import TrainingError
 from llm_trainer.models import TransformerLM
 from llm_trainer.models.hugging_face import HEAD, TOKENS
 from llm_trainer.parallel import gradients, state
-from llm_trainer.parallel.mesh import DATA, PIPELINE, TENSOR, check_model, layout_of
+from llm_trainer.parallel.mesh import DATA, PIPELINE, TENSOR, ParallelLayout, check_model, layout_of, make_mesh
 from llm_trainer.parallel.pipeline import MicroBatches, Pipeline, cut
 from llm_trainer.parallel.sharding import shard_optimizer, shard_weights
-from llm_trainer.parallel.strategy import LayoutStrategy
 from llm_trainer.parallel.tensor import split_tensors
 from llm_trainer.training.batches import model_inputs
 from llm_trainer.training.engine import Engine
@@ -28,6 +29,27 @@ from model_training_framework.trainer.checkpoint_store import Stored
 from model_training_framework.trainer.errors import CheckpointError
 from model_training_framework.trainer.sharded import FOLDER
 from model_training_framework.trainer.state import TrainerPhase
+
+
+class LayoutStrategy(ModelParallelStrategy):
+    """Fabric's ModelParallelStrategy on a mesh of three axes, pipeline, data and tensor."""
+
+    def __init__(self, layout: ParallelLayout, parallelize: Callable[[nn.Module, DeviceMesh], nn.Module]) -> None:
+        """Take a layout, and what splits a module over its mesh."""
+        super().__init__(parallelize, layout.data_parallel_size, layout.tensor_parallel_size)
+        self._layout = layout
+
+    def setup_environment(self) -> None:
+        """Set up the ranks' connections and the mesh."""
+        ParallelStrategy.setup_environment(self)
+        self._setup_distributed()
+        self._device_mesh = make_mesh(self._layout, self.root_device.type)
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Return over how many ranks samples are shared out, and this one's place."""
+        data = self.device_mesh[DATA]
+        return {"num_replicas": data.size(), "rank": data.get_local_rank()}
 
 
 class ParallelEngine(Engine):

@@ -15,7 +15,7 @@ from predictor.core.costs.slowdown import sustained
 from predictor.core.costs.slowest import slowest_of
 from predictor.core.costs.sustained import full_clock, in_training
 from predictor.core.hardware.hardware import Quantity
-from predictor.core.hardware.power import clock_ratio
+from predictor.core.hardware.power import clock_log_error, clock_ratio
 from predictor.core.plan.loading import open_for, prepare
 
 FORWARD = Direction.FORWARD
@@ -54,6 +54,31 @@ def test_only_what_draws_more_than_the_limit_is_slowed() -> None:
     assert sustained(cost, 0.5, 0.5).us == 100.0, "it just reaches the limit"
     assert sustained(cost, 0.75, 0.5).us == pytest.approx(100.0 * 1.5**0.4)
     assert sustained(cost, 0.75, 0.5).low_us == 90.0
+
+
+def test_a_product_that_draws_less_than_a_power_limit_loses_no_clock() -> None:
+    # Costs and rates under half of the switching power are those of a product that would draw all of it.
+    clock = 0.5**0.4
+    cost = Cost(100.0 / clock, 90.0 / clock, 110.0 / clock, Source.MEASURED)
+
+    def under_limit(reached: float) -> float:
+        return sustained(cost, reached * clock, 0.6 * clock, limited=0.5).us
+
+    assert under_limit(0.1) == pytest.approx(100.0)
+    assert under_limit(0.3) == pytest.approx(100.0), "it draws half of the power, which is the limit"
+    assert under_limit(0.45) == pytest.approx(100.0 * (0.45 / 0.3) ** 0.4)
+    assert under_limit(0.6) == pytest.approx(100.0 / clock), "it draws all of the board's power"
+    assert under_limit(0.9) == pytest.approx(100.0 / clock * 1.5**0.4)
+
+
+def test_what_is_not_known_of_a_limit_grows_below_the_measured_powers() -> None:
+    def width(watts: float) -> float:
+        limit = Quantity(value=watts, source="a test")
+        return clock_log_error(H100.hardware.gpu.model_copy(update={"power_limit_w": limit}))
+
+    assert width(700.0) == 0.0
+    assert width(600.0) < width(500.0) < width(350.0) < width(250.0) < width(150.0)
+    assert width(150.0) - width(250.0) > 2 * (width(350.0) - width(500.0)), "where the voltage may fall no further"
 
 
 def test_a_power_limit_slows_products_of_a_step_by_its_clock() -> None:

@@ -78,6 +78,34 @@ def test_hardware_and_system_change_as_whatif_does(tmp_path: Path, capsys: pytes
     assert changed.step.source is Source.ANALYTIC
 
 
+def test_watts_have_a_column_each_with_time_and_energy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = {"num_layers": 2, "hidden_size": 4096, "num_attention_heads": 32, "sequence_length": 2048}
+    content = full_form() | {"system": "H100", "model": model}
+    path = write(content, tmp_path / "c.yml")
+    command = ["whatif", str(path), "--set", "power_limit_w=350,500,700"]
+    compared = json.loads(printed(capsys, *command, "--json"))["compared"]
+    assert [one["name"] for one in compared[1:]] == [f"power_limit_w={watts}" for watts in (350, 500, 700)]
+    steps = [one["prediction"]["step"]["time_us"] for one in compared]
+    assert steps[1] > steps[2] > steps[3] == pytest.approx(steps[0])
+    energy = [one["prediction"]["budget"]["energy_kwh"] for one in compared]
+    assert energy[1] < energy[2] < energy[3] == pytest.approx(energy[0])
+    said = printed(capsys, *command)
+    assert "kWh for 10⁹ tokens" in said
+    assert "kWh" not in printed(capsys, "whatif", str(path), "--set", "memory_gib=70")
+
+
+@pytest.mark.parametrize("watts", ["50", "900"])
+def test_a_power_limit_that_no_board_keeps_is_refused(
+    watts: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(full_form() | {"system": "H100"}, tmp_path / "c.yml")
+    assert main(["predict", str(path), "--set", f"power_limit_w={watts}"]) == 2
+    error = capsys.readouterr().err
+    assert f"power_limit_w is {watts}" in error
+    assert "more than 84 W" in error
+    assert "at most 700 W" in error
+
+
 def test_a_system_is_a_name_a_folder_or_a_loaded_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vista = load_system("Vista")
     (tmp_path / "published").symlink_to(vista.folder)

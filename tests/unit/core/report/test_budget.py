@@ -58,6 +58,27 @@ def test_without_a_power_it_is_the_board_s_limit_and_a_share_of_the_node(tmp_pat
     assert unknown.energy_kwh is None
 
 
+def test_energy_has_a_price_and_carbon_by_the_hour(tmp_path: Path) -> None:
+    gpu = prepare(*read_config(write(full_form(), tmp_path / "c.yml"))).system.hardware.gpu
+    day = [0.1] * 12 + [0.3] * 12
+    found = bill(STEP, 8, 1, gpu, BudgetSection.model_validate({"energy_price_per_kwh": day, "carbon_kg_per_kwh": 0.4}))
+    assert found.energy_kwh is not None
+    assert found.energy_price == pytest.approx(0.2 * found.energy_kwh)
+    assert found.carbon_kg == pytest.approx(0.4 * found.energy_kwh)
+    assert bill(STEP, 8, 1, gpu, BudgetSection()).energy_price is None
+    unknown = gpu.model_copy(update={"board_power_w": None})
+    assert bill(STEP, 8, 1, unknown, BudgetSection(carbon_kg_per_kwh=0.4)).carbon_kg is None
+
+
+@pytest.mark.parametrize("value", [[0.1] * 23, [0.1] * 23 + [-1.0], -0.5])
+def test_energy_of_another_day_is_refused(value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(full_form() | {"budget": {"energy_price_per_kwh": value}}, tmp_path / "c.yml")
+    assert main([str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "budget.energy_price_per_kwh" in error
+    assert error.count("\n") == 1
+
+
 NODES = SHARED / "operations" / "node_power.csv"
 
 
@@ -146,8 +167,8 @@ def test_what_is_assumed_is_told_with_the_keys_that_take_one_s_own() -> None:
     assert "clusters" not in said
     assert "mtbf_per_gpu_hours" not in said
     assert "20 minutes to the first new step" in said
-    own = {"mtbf_per_gpu_hours": 1e5, "detection_minutes": 5.0, "restart_minutes": 5.0, "spare_nodes": 4}
-    own |= {"repair_hours": 24.0, "planned_stops_per_month": 2.0}
+    own: dict[str, Any] = {"mtbf_per_gpu_hours": 1e5, "detection_minutes": 5.0, "restart_minutes": 5.0}
+    own |= {"spare_nodes": 4, "repair_hours": 24.0, "planned_stops_per_month": 2.0}
     assert goodput_notes(among_failures(**own), BudgetSection(**own)) == []
     assert goodput_notes(None, BudgetSection()) == []
 

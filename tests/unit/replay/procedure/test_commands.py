@@ -15,8 +15,8 @@ from predictor.core.base.command_line import Parser
 from predictor.replay.graph.local_replay import replay_local
 from predictor.replay.precision.operator_graph import Precision
 from predictor.replay.procedure import casting, cross_node, forward, kernels
+from predictor.replay.procedure.analysis import LAG, critical_data, critical_path
 from predictor.replay.procedure.command import Answer, run
-from predictor.replay.procedure.critical import LAG, critical_data, critical_path
 from predictor.replay.procedure.documents import ForwardGraph, Provenance, read_document
 from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.opened import open_step

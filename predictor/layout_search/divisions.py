@@ -1,8 +1,9 @@
-"""Layers of a candidate's pipeline stages, as its framework splits them."""
+"""How candidates divide: layers over pipeline stages as their framework splits them, and sizes by their divisors."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from math import isqrt
 from typing import NamedTuple
 
 from predictor.core.base.errors import ConfigError
@@ -46,8 +47,23 @@ def split_of(
 
 
 def _follows(stages: tuple[int, ...], placed: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether the layers of stages' chunks follow from those of the stages."""
+    """Return whether the layers of stages' chunks follow from those of the stages, as a configuration reads them.
+
+    Of an even split, which a configuration need not say, no chunk may be empty.
+    """
+    least = int(list(stages) == uniform(sum(stages), len(stages)))
     try:
-        return all(chunk_layers(stages, stage, len(own)) == own for stage, own in enumerate(placed))
+        return all(chunk_layers(stages, stage, len(own), least) == own for stage, own in enumerate(placed))
     except ConfigError:
         return False
+
+
+def nests(first: int, second: int) -> bool:
+    """Return whether either of two numbers divides the other."""
+    return first % second == 0 or second % first == 0
+
+
+def divisors(number: int, largest: int) -> list[int]:
+    """Return the divisors of a number up to a limit, in order."""
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return [d for d in sorted({*small, *(number // d for d in small)}) if d <= largest]

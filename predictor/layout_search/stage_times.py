@@ -1,11 +1,10 @@
-"""Durations of a candidate as plain numbers: layers, chunks, stages' ends, and arguments of a replay."""
+"""Times of a candidate's parts as plain numbers: a chunk's work, a layer's, a stage's end, a schedule's durations."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from predictor.core.costs.interference import Slowdown
-from predictor.core.step.stages import ChunkTime
 
 
 class Work(NamedTuple):
@@ -58,9 +57,3 @@ class Timing(NamedTuple):
     message: float
     ends: list[float]
     closing: float
-
-
-def work_of(chunk: ChunkTime) -> Work:
-    """Return the work of a chunk that was timed with its intervals."""
-    weight = chunk.weight.cost.us
-    return Work(chunk.forward.cost.us, chunk.recompute.cost.us + chunk.backward.cost.us + weight, weight)
