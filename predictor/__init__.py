@@ -1,7 +1,7 @@
 """Predict the time of one distributed training step from published operator times, without a GPU.
 
-``predict``, ``search``, ``compare`` and ``load_system`` are all that a question needs, ``predict_recommender`` and
-``search_plans`` where it is about a recommender; docs/python-api.md shows them.
+``predict``, ``search``, ``plan``, ``compare`` and ``load_system`` are all that a question needs,
+``predict_recommender`` and ``search_plans`` where it is about a recommender; docs/python-api.md shows them.
 """
 
 from predictor.core.base.wings import provide
@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from predictor.layout_search.interface import search
     from predictor.recommender.plans import search_plans
     from predictor.recommender.prediction import predict_recommender
+    from predictor.training_plan.interface import plan
 
-__all__ = ["__version__", "compare", "load_system", "predict", "predict_recommender", "search", "search_plans"]
+__all__ = ["__version__", "compare", "load_system", "plan", "predict", "predict_recommender", "search", "search_plans"]
 __version__ = "0.1.0"  # the same as in pyproject.toml; a test compares them
 
 _MODULES = {
     "compare": "predictor.core.predict.comparison",
     "load_system": "predictor.core.predict.system",
+    "plan": "predictor.training_plan.interface",
     "predict": "predictor.core.predict.prediction",
     "predict_recommender": "predictor.recommender.prediction",
     "search": "predictor.layout_search.interface",

@@ -25,6 +25,7 @@ from predictor.commands import (
     completion,
     examples,
     mixed,
+    plan,
     predict,
     replay,
     report,
@@ -44,6 +45,7 @@ from predictor.core.schema.reading import READING, Reading
 COMMANDS = (
     predict,
     search,
+    plan,
     compare,
     whatif,
     timeline,
@@ -58,7 +60,7 @@ COMMANDS = (
     completion,
 )
 OF_EVERY_COMMAND = ("--no-color", "--debug")  # options that may also stand before the command
-IN_COLOUR = ("predict", "search", "compare", "whatif", "check")
+IN_COLOUR = ("predict", "search", "plan", "compare", "whatif", "check")
 PROGRAM = "estimate-train-time"
 FIRST = "predict --model llama3-8b --system H100 --gpus 64 --global-batch-size 256"
 SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3

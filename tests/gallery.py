@@ -1,4 +1,4 @@
-"""Shown output: ``python -m tests.gallery`` runs the commands of README.md and two pages of docs again, and writes it.
+"""Shown output: ``python -m tests.gallery`` runs the commands of README.md and three pages of docs again, and writes it.
 
 A block starts with three backticks and ``console``; its commands stand behind ``$``, with what they print below. Every
 block runs in a copy of docs/gallery, where files that earlier blocks wrote are there. ``| head -N`` cuts an output.
@@ -25,7 +25,7 @@ from predictor.recommender.report import prediction as recommender
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FILES = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
-PAGES = (PAGE, ROOT / "docs" / "troubleshooting.md", ROOT / "README.md")
+PAGES = (PAGE, ROOT / "docs" / "plan.md", ROOT / "docs" / "troubleshooting.md", ROOT / "README.md")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 PROGRAM = ["python", "-m", "predictor"]

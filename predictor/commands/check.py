@@ -13,7 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json
 
 if TYPE_CHECKING:
-    from predictor.core.predict.check import Check
+    from predictor.core.predict.check import Check, Limits
 
 # Limits as options, with their units.
 OPTIONS = {
@@ -24,13 +24,14 @@ OPTIONS = {
     "max_days": "days of the training (budget.train_tokens)",
     "max_gpu_hours": "GPU-hours of the training",
     "max_price": "price of the training (budget.price_per_gpu_hour)",
+    "min_probability": "of a plan: with which it keeps its deadline and its price",
 }
 
 
 def add(commands: Commands) -> None:
     """Define the arguments."""
     command = add_command(commands, "check", "exit with 3 where a prediction breaks a limit", answer)
-    command.add_argument("paths", nargs="*", metavar="CONFIG", help="configuration files")
+    command.add_argument("paths", nargs="*", metavar="CONFIG", help="configuration files, or plans")
     command.add_argument("--budget", metavar="FILE", help="YAML file of configurations and limits (docs/check.md)")
     command.add_argument("--system", metavar="NAME", help="published system, instead of the configurations'")
     for name, unit in OPTIONS.items():
@@ -46,7 +47,7 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
     from pydantic import ValidationError
 
     from predictor.core.base.read_yaml import first_error, reason
-    from predictor.core.predict.check import Limits, check
+    from predictor.core.predict.check import Limits
 
     given = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
     if given and not arguments.paths:
@@ -57,8 +58,7 @@ def _of_options(arguments: argparse.Namespace) -> list[Check]:
         first = first_error(error)
         option = f"--{str(first['loc'][0]).replace('_', '-')}"
         raise ConfigError(f"{option} is {first['input']:g}: {reason(first)}") from None
-    system, changes = arguments.system, arguments.changes
-    return [check(predicted_file(path, system, changes), limits) for path in arguments.paths]
+    return [_checked(path, limits, arguments.system, arguments.changes) for path in arguments.paths]
 
 
 def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:
@@ -70,8 +70,30 @@ def _of_budget(path: Path, arguments: argparse.Namespace) -> list[Check]:
     for entry in read_budget(path).checks:
         limits = entry.model_copy(update={"certain": True}) if arguments.certain else entry
         system = arguments.system if entry.system is None else _system_or_path(path, entry.system)
-        checks.append(check(predict(path.parent / entry.config, system=system, hardware=arguments.changes), limits))
+        config = path.parent / entry.config
+        if _is_plan(config):
+            checks.append(_checked(str(config), limits, system, arguments.changes))
+        else:
+            checks.append(check(predict(config, system=system, hardware=arguments.changes), limits))
     return checks
+
+
+def _is_plan(path: Path) -> bool:
+    """Return whether a file is a plan; reads nothing of a file that cannot be one."""
+    from predictor.training_plan.section import is_plan_file
+
+    return is_plan_file(path)
+
+
+def _checked(path: str, limits: Limits, system: str | None, changes: list[str]) -> Check:
+    """Return the check of a configuration, of another tool's file, or of a plan."""
+    if _is_plan(Path(path)):
+        from predictor.training_plan.check import check_plan
+
+        return check_plan(Path(path), limits, system, changes)
+    from predictor.core.predict.check import check
+
+    return check(predicted_file(path, system, changes), limits)
 
 
 def _system_or_path(budget: Path, system: str) -> str:

@@ -68,6 +68,7 @@ def answer_systems(_: argparse.Namespace) -> str:
     """Return every published system with its GPU, its nodes and its links."""
     from predictor.core.base.bundled import REGRESSORS_FOLDER, systems
     from predictor.core.costs.folder import own_precisions, read_hardware, read_manifest
+    from predictor.core.schema.finding import DIFFERS
 
     lines = []
     for name in systems():
@@ -81,6 +82,7 @@ def answer_systems(_: argparse.Namespace) -> str:
             f"{name:14}{hardware.gpu.name:40}{hardware.gpus_per_node:3} per node  "
             f"{'' if memory is None else f'{memory.value:6.1f} GiB'}  links {links.intra_node_gb_per_s.value:g} and "
             f"{links.inter_node_gb_per_s.value:g} GB/s inside and between nodes  {known}"
+            + (f" ({DIFFERS[name]})" if name in DIFFERS else "")
         )
     return "\n".join(lines)
 

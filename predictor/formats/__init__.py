@@ -14,9 +14,8 @@ from predictor.core.schema.read import Read
 from predictor.formats.file_lines import with_line
 from predictor.formats.folder import files_in
 from predictor.formats.format import Format
-from predictor.formats.python_source.recipes import with_function
-from predictor.formats.shell.starts import of_other_script
-from predictor.formats.source import DATA, TEXT, Source
+from predictor.formats.shell.starts import WAY_OUT, of_other_script
+from predictor.formats.source import DATA, TEXT, Source, with_function
 from predictor.formats.table import TABLE, closest_format, format_of
 
 __all__ = [
@@ -43,9 +42,14 @@ def _recognised(source: Source) -> Format:
         ConfigError: its format is not known, or of a tool that is not read.
     """
     known = format_of(source)
+    if known is None and source.syntax == TEXT:
+        from predictor.formats.commands import COMMAND, is_command  # costs a start that has none
+
+        if is_command(source):
+            return COMMAND
+        raise of_other_script(source.path.name, source.text) or ConfigError(_unknown(source))
     if known is None:
-        script = of_other_script(source.path.name, source.text) if source.syntax == TEXT else None
-        raise script or ConfigError(_unknown(source))
+        raise ConfigError(_unknown(source))
     known.refuse_unread(source)
     return known
 
@@ -59,7 +63,9 @@ def _unknown(source: Source) -> str:
     held = f"{source.syntax} with the keys {shown}" if source.syntax in DATA else source.syntax
     nearest = closest_format(source)
     like = f" It looks most like {nearest[0]}, with {', '.join(nearest[1])}." if nearest else ""
-    return f"{source.path}: its format is not known; it is {held}.{like} Known: {', '.join(FORMATS)}"
+    return (
+        f"{source.path}: its format is not known; it is {held}.{like} Otherwise {WAY_OUT}. Known: {', '.join(FORMATS)}"
+    )
 
 
 def _source(path: Path, num_gpus: int | None = None, data_parallel_size: int | None = None) -> Source:

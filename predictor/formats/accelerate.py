@@ -16,23 +16,16 @@ from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import PYTORCH_DDP
 from predictor.formats.deepspeed import reader as deepspeed
 from predictor.formats.fields import Fields
-from predictor.formats.fsdp_stack import ON_HOST
-from predictor.formats.hugging_face.reader import load_json
+from predictor.formats.fsdp_stack import ON_HOST, SHARDING
 from predictor.formats.known_keys import known_keys, rest
+from predictor.formats.source import load_json
 
 KEYS = "accelerate"
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 SECTIONS = ("fsdp_config", "deepspeed_config", "megatron_lm_config", "parallelism_config", "fp8_config")
 ANY_PLUGIN = SECTIONS[3:]  # whose sections count beside any plugin
 PRECISIONS = {"no": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "bf16"}
-# ZeRO stage, and whether gathered weights are freed after the forward pass; FSDP 1 numbers them from 1.
-STRATEGIES = {
-    "FULL_SHARD": (3, True),
-    "SHARD_GRAD_OP": (3, False),
-    "NO_SHARD": (0, True),
-    "HYBRID_SHARD": (3, True),
-    "HYBRID_SHARD_ZERO2": (3, False),
-}
+STRATEGIES = {name.lstrip("_"): how for name, how in SHARDING.items()}  # FSDP 1 numbers them from 1
 ITS_SCRIPT = "is the script's"
 HELD_IN_FP32 = "weights are predicted to be held in fp32 and gathered in 16 bits"
 FAMILY = "transformers"  # as predictor/core/workload/software.py spells it

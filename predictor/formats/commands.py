@@ -22,8 +22,10 @@ from predictor.formats.format import Format
 from predictor.formats.shell.script import parse
 from predictor.formats.shell.words import is_unknown
 from predictor.formats.source import JSON, TEXT, YAML, Source
+from predictor.formats.table import format_of
 from predictor.formats.trainer.layout import beside
 
+COMMAND = Format("training command", "a tool with a file beside it", (), "commands", ("num_gpus",))
 FILES = (".yaml", ".yml", ".json", ".toml")
 LAUNCHERS = re.compile(r"^--(?:nproc[-_]per[-_]node|nnodes|num[-_]gpus|num[-_]nodes|num[-_]processes)$")
 EACH = ("nproc_per_node", "num_gpus", "devices")
@@ -92,8 +94,6 @@ def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Re
 
 def _followed(text: str, base: Path) -> Iterator[Followed]:
     """Yield the commands of a script that name a training's configuration beside it."""
-    from predictor.formats.table import format_of  # which has the formats of this module, too
-
     for words in parse(text).commands:
         for at, word in enumerate(words):
             named = word.partition("=")[2] if word.startswith("--") and "=" in word else word

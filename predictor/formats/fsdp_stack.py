@@ -10,6 +10,14 @@ from predictor.core.workload.frameworks import FSDP2, TORCH_ATTENTION
 FRAMEWORK = "pytorch"  # nothing is taken for granted: every key is said
 # Bytes of optimizer states per parameter whose weights are in 16 bits, without fp32 weights beside them.
 STATES_16 = 4
+# Of torch's ShardingStrategy, in its order: ZeRO stage, and whether gathered weights are freed behind the forward pass.
+SHARDING = {
+    "FULL_SHARD": (3, True),
+    "SHARD_GRAD_OP": (3, False),
+    "NO_SHARD": (0, True),
+    "HYBRID_SHARD": (3, True),
+    "_HYBRID_SHARD_ZERO2": (3, False),
+}
 # CPUOffload: weights, gradients and states lie on the host, whose Adam has the one thread that launchers leave a rank.
 # Source: torch/distributed/fsdp/api.py, CPUOffload; torch/distributed/run.py (OMP_NUM_THREADS).
 ON_HOST = {"offload_parameters": True, "offload_optimizer": 1.0, "host_threads": 1}

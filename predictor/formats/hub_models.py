@@ -47,11 +47,16 @@ def preset_of(name: str | None) -> str | None:
     """
     if name is None:
         return None
-    bare = re.split(r"[/\\]", name.rstrip("/\\"))[-1].lower()  # a folder, with either of two slashes
+    bare = last_part(name).lower()
     if bare in OTHER_VOCABULARY:
         return None
     known = preset_names()
     return next((spelled for spelled in _spelled(bare) if spelled in known), None)
+
+
+def last_part(name: str) -> str:
+    """Return a model's name without the folders in front, with either of two slashes."""
+    return re.split(r"[/\\]", name.rstrip("/\\"))[-1]
 
 
 def hub_id(name: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.workload.frameworks import FSDP2
-from predictor.formats.hub_models import preset_of
+from predictor.formats.hub_models import last_part, preset_of
 from predictor.formats.shell.words import is_unknown, shown
 
 # A module of transformers' models by the linear layer of ours, in the order of ours.
@@ -49,7 +49,7 @@ def hub_section(name: Any, key: str, where: str, unsaid: dict[str, str], notes: 
         unsaid: what the file leaves open.
         notes: notes so far.
     """
-    chosen = preset_of(name) if isinstance(name, str) and not is_unknown(name) else None
+    chosen = preset_of(name) if isinstance(name, str) and not is_unknown(last_part(name)) else None
     if chosen is not None:
         notes.append(f"{where}: {key} is {name}, with the sizes of the preset {chosen}")
         return {"preset": chosen}

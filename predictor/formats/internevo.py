@@ -16,6 +16,7 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import INTERNEVO
 from predictor.formats.fields import Fields
+from predictor.formats.hub_section import replicas
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.python_source.calls import call, load_module
 from predictor.formats.python_source.expressions import evaluate
@@ -215,12 +216,7 @@ def _layout(layout: Fields, model: Fields, num_gpus: int | None, unsaid: dict[st
         expert = most if expert < 1 else expert  # all replicas, and not more than there are experts
         keys |= {"expert_parallel_size": expert} if expert > 1 else {}
         keys |= {"expert_tensor_parallel_size": 1} if tensor > 1 and of_expert.get("no_tp") is True else {}
-    if num_gpus is None:
-        unsaid["parallelism.data_parallel_size"] = f"{layout.where} says no number of GPUs"
-        return keys
-    if num_gpus % (tensor * pipeline):
-        raise ConfigError(f"{layout.where}: tensor and pipeline make {tensor * pipeline} GPUs; the run has {num_gpus}")
-    return keys | {"data_parallel_size": num_gpus // (tensor * pipeline)}
+    return keys | replicas(num_gpus, tensor * pipeline, layout.where, unsaid, asked=True)
 
 
 def _reduction(sections: dict[str, Fields], parallelism: dict[str, Any]) -> dict[str, Any]:

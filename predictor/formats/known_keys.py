@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parent / "keys"
 _COST = re.compile(
     r"size|hidden|layers?|heads?|dim(?:ension)?s?|width|depth|experts?|moe|topk|vocab\w*|batch\w*|micro\w*|parallel\w*|"
     r"tp|pp|dp|cp|ep|etp|vpp|fsdp\d?|ddp|hsdp|zero\d?|stages?|shard\w*|replica\w*|world|gpus?|nodes?|devices?|ranks?|nproc|"
-    r"precision|dtype|amp|half|mixed|fp\d+\w*|bf16\w*|float\d*|int8|int4|nf4|tf32|quant\w*|load_in|recompute\w*|remat\w*|"
+    r"precision|dtype|amp|half|mixed|fp\d+\w*|bf16\w*|float\d*|int8|int4|nf4|tf32|quant\w*|load_in|bits?|recompute\w*|remat\w*|"
     r"checkpointing|schedule|interleav\w*|chunks?|pipeline|pipe|overlap\w*|prefetch\w*|offload\w*|accumulat\w*|seq\w*|"
     r"length|len|window|packing|packed|pack|rope|rotary|attention|attn|flash\w*|kernels?|fus\w*|compile\w*|graphs?|"
     r"resize\w*|embeddings?|optim|optimizer|lora\w*|adapter|peft|dropout|tie|tied|bias|norm|activation|liger\w*|unsloth\w*|deepspeed"
@@ -123,12 +123,18 @@ def rest(known: KnownKeys, tool: str, holders: Iterable[Fields], read: Collectio
             else:
                 unknown.append(holder.written(key))
     _refuse(strange, known, tool, read)
+    return notes + _passed_over(where, unknown, passed)
+
+
+def _passed_over(where: str, unknown: list[str], known: list[str]) -> list[str]:
+    """Return notes on keys without effect: those that nothing knows, and on request those that are known for it."""
+    notes = []
     if unknown:
         notes.append(
             f"{where}: not known here, and taken to cost nothing: {_listed(unknown)} (--strict refuses such keys)"
         )
-    if passed and READING.get().verbose:
-        notes.append(f"{where}: passed over, as they change no cost of a step: {', '.join(passed)}")
+    if known and READING.get().verbose:
+        notes.append(f"{where}: passed over, as they change no cost of a step: {', '.join(known)}")
     return notes
 
 

@@ -14,6 +14,8 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import LIGHTNING, LIGHTNING_FSDP, TORCH_ATTENTION
 from predictor.formats.fields import Fields
+from predictor.formats.fsdp_stack import SHARDING
+from predictor.formats.hub_section import replicas
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 
@@ -22,13 +24,6 @@ KEYS = "olmo"
 ACTIVATIONS = {"swiglu": ("swiglu", 2), "gelu": ("gelu", 1), "relu": ("relu", 1)}  # ours; matrices in mlp_hidden_size
 NORMS = {"default": "layer_norm", "low_precision": "layer_norm", "amd_compatible": "layer_norm", "rms": "rms_norm"}
 PRECISIONS = {"amp_bf16": "bf16", "amp_fp16": "fp16", "fp32": "fp32"}
-STRATEGIES = {
-    "FULL_SHARD": (3, True),
-    "SHARD_GRAD_OP": (3, False),
-    "HYBRID_SHARD": (3, True),
-    "_HYBRID_SHARD_ZERO2": (3, False),
-    "NO_SHARD": (0, True),
-}
 CHECKPOINTED = {"whole_layer": 1, "one_in_two": 2, "one_in_three": 3, "one_in_four": 4, "one_in_eight": 8}
 DURATION = re.compile(r"^([\d._e+]+)\s*(T|ba)?$")
 
@@ -62,10 +57,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     if whole.get("compile") is not None:
         training["compiled"] = True
     parallelism = problems.part(nothing(), _replicas, whole, precision, notes)
-    if num_gpus is None:
-        unsaid["parallelism.data_parallel_size"] = f"{path.name} says no number of GPUs"
-    else:
-        parallelism["data_parallel_size"] = num_gpus
+    parallelism |= replicas(num_gpus, 1, path.name, unsaid)
     optimizer = whole.section("optimizer")
     if optimizer.text("name", "adamw") not in ("adamw", "decoupled_adamw"):
         optimizer.broken(optimizer.error("name", "only adamw is modelled"))
@@ -144,7 +136,7 @@ def _replicas(whole: Fields, precision: str, notes: list[str]) -> dict[str, Any]
             )
         return keys | ({} if precision != "fp32" else {"fp32_parameters": False, "fp32_gradients": False})
     section = whole.section("fsdp")
-    stage, reshards = STRATEGIES[section.text("sharding_strategy", "FULL_SHARD", STRATEGIES)]
+    stage, reshards = SHARDING[section.text("sharding_strategy", "FULL_SHARD", SHARDING)]
     reduces_in_fp32 = section.text("precision", "pure", ("pure", "mixed")) == "mixed"
     wraps = section.text("wrapping_strategy", "none")
     section.switch("use_orig_params", True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from predictor.core.base.read_yaml import load_foreign
 
 LARGEST_BYTES = 10_000_000  # more is no hand-written configuration, perhaps a checkpoint's index
 JSON, YAML, TOML, PYTHON, TEXT = "JSON", "YAML", "TOML", "Python", "text"
+FUNCTION = re.compile(r"^(.+\.py)::?([A-Za-z_]\w*)$")  # of a Python file
 DATA = (JSON, YAML, TOML)  # syntaxes whose content is keys and values
 
 
@@ -99,3 +101,24 @@ class Source:
         section, _, name = key.rpartition(".")
         holder = self.at(section) if section else self.content
         return isinstance(holder, dict) and name in holder
+
+
+def with_function(path: Path) -> tuple[Path, str | None]:
+    """Return the file and the function of a path such as recipe.py:llama3_8b; None where it names no function."""
+    named = FUNCTION.match(str(path))
+    return (Path(named[1]), named[2]) if named and not path.exists() else (path, None)
+
+
+def load_json(path: Path) -> dict[str, Any]:
+    """Return the object that a JSON file holds.
+
+    Raises:
+        ConfigError: it does not parse, or holds something else.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} holds no keys and values; expected a JSON object")
+    return content

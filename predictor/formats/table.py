@@ -34,6 +34,8 @@ def _holds(test: Any) -> Any:
 
 
 def _is_llm_foundry(source: Source) -> bool:
+    if not {"model", "parameters"} & source.content.keys():
+        return False
     from predictor.formats.llm_foundry.reader import BATCH, MODELS, inside
 
     content: Mapping[str, Any] = inside(source.content)
@@ -61,10 +63,10 @@ def _has_megatron_arguments(source: Source) -> bool:
     return ARGUMENT.search(with_called(source.text, source.path.parent)[0]) is not None
 
 
-def _is_command(source: Source) -> bool:
-    from predictor.formats.commands import is_command
+def _has_sections(source: Source) -> bool:
+    from predictor.formats.trainer.sections import has_sections
 
-    return is_command(source)
+    return has_sections(source.content)
 
 
 # Keys that sections of others do not have, though others call theirs model, train and optimizer too.
@@ -153,46 +155,7 @@ TABLE = (
     ),
     *REINFORCEMENT,
     *NEMO,
-    Format(
-        "SkyPilot task",
-        "SkyPilot",
-        (Signature((YAML,), all_of=("resources", "run")),),
-        "sky_task",
-        ("content", "num_gpus"),
-        versions="0.6 to 0.10",
-        documented="docs/source/reference/yaml-spec.rst",
-        example="sky_task.yaml",
-    ),
     not_read("Primus", Signature(all_of=("modules",), one_of=("work_group", "exp_name", "platform"))),
-    Format(
-        "Oumi YAML",
-        "Oumi",
-        (
-            Signature(
-                (YAML, JSON),
-                all_of=("model.model_name",),
-                one_of=("training.trainer_type", "training.enable_gradient_checkpointing", "data.train.datasets"),
-            ),
-        ),
-        "trainer.oumi",
-        ("num_gpus",),
-        versions="0.1 to 0.9",
-        documented="src/oumi/core/configs",
-        example="oumi.yaml",
-    ),
-    Format(
-        "Unsloth YAML",
-        "Unsloth",
-        (
-            Signature((YAML,), all_of=("training.training_type", "training.max_seq_length")),
-            Signature((YAML,), all_of=("training.max_seq_length", "training.batch_size", "lora.lora_r")),
-        ),
-        "trainer.unsloth",
-        ("num_gpus",),
-        versions="2026",
-        documented="unsloth_cli/config.py",
-        example="unsloth.yaml",
-    ),
     not_read("MaxText", Signature(all_of=("base_config",), one_of=("model_name", "per_device_batch_size", "run_name"))),
     *PYTORCH,
     Format(
@@ -201,6 +164,7 @@ TABLE = (
         (
             Signature(all_of=("per_device_train_batch_size",)),
             Signature(all_of=("model_name_or_path",), one_of=("output_dir", "learning_rate", "num_train_epochs")),
+            Signature(test=_has_sections),
         ),
         "trainer.reader",
         ("num_gpus",),
@@ -254,7 +218,7 @@ TABLE = (
         documented="src/transformers/training_args.py",
         example="hugging_face_trainer.py.txt",
     ),
-    not_read("ms-swift", text_signature(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:sft|pt|rlhf|pretrain)\b")),
+    not_read("ms-swift", text_signature(r"^\s*(?:\w+=\S*\s+)*(?:megatron|swift)\s+(?:rlhf|pretrain|export)\b")),
     Format(
         "Hugging Face config.json",
         "Hugging Face transformers",
@@ -370,15 +334,6 @@ TABLE = (
         versions="core 0.6 to 0.18",
         documented="megatron/training/arguments.py",
         example="megatron_lm.sh",
-    ),
-    Format(
-        "training command",
-        "any tool with a file beside",
-        (Signature((TEXT,), test=_is_command),),
-        "commands",
-        ("num_gpus",),
-        versions="of the tool that it starts",
-        documented="docs of the tool that it starts",
     ),
 )
 

@@ -10,6 +10,45 @@ from predictor.formats.source import JSON, PYTHON, YAML
 
 PYTORCH = (
     Format(
+        "Oumi YAML",
+        "Oumi",
+        (
+            Signature(
+                (YAML, JSON),
+                all_of=("model.model_name",),
+                one_of=("training.trainer_type", "training.enable_gradient_checkpointing", "data.train.datasets"),
+            ),
+        ),
+        "trainer.oumi",
+        ("num_gpus",),
+        versions="0.1 to 0.9",
+        documented="src/oumi/core/configs",
+        example="oumi.yaml",
+    ),
+    Format(
+        "Unsloth YAML",
+        "Unsloth",
+        (
+            Signature((YAML,), all_of=("training.training_type", "training.max_seq_length")),
+            Signature((YAML,), all_of=("training.max_seq_length", "training.batch_size", "lora.lora_r")),
+        ),
+        "trainer.unsloth",
+        ("num_gpus",),
+        versions="2026",
+        documented="unsloth_cli/config.py",
+        example="unsloth.yaml",
+    ),
+    Format(
+        "SkyPilot task",
+        "SkyPilot",
+        (Signature((YAML,), all_of=("resources", "run")),),
+        "sky_task",
+        ("content", "num_gpus"),
+        versions="0.6 to 0.10",
+        documented="docs/source/reference/yaml-spec.rst",
+        example="sky_task.yaml",
+    ),
+    Format(
         "nanotron YAML",
         "nanotron",
         (Signature((YAML, JSON), all_of=("parallelism",), one_of=("tokens", "general", "data_stages", "checkpoints")),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from predictor.core.base.errors import NoLayoutError
@@ -71,25 +72,35 @@ def _winner(
     return Winner(ranked, prediction, busiest, tuple(near_duplicates or ()))
 
 
-def search(problem: SearchProblem, top: int, pareto: bool = False) -> SearchAnswer:
+def search(problem: SearchProblem, top: int, pareto: bool = False, best_only: bool = False) -> SearchAnswer:
     """Answer a search problem; near-duplicates of a faster layout are counted with it.
 
     Where nothing fits, a framework that can keep the optimizer's states in host memory does so, and a note says it.
 
+    Args:
+        problem: the space, its system and the memory of a GPU.
+        top: layouts to return.
+        pareto: look for the Pareto front of time and memory as well.
+        best_only: look neither for near-duplicates nor for faster layouts that may not fit.
+
     Raises:
         NoLayoutError: no layout multiplies to the GPUs, or none fits.
     """
+
+    def ranked(asked: SearchProblem) -> Ranking:
+        return rank(asked.space, asked.system, asked.memory_gib, top, pareto, not best_only, not best_only)
+
     try:
-        ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto, fold=True)
+        ranking = ranked(problem)
     except NoLayoutError as error:
         offloaded = _offloaded(problem) if error.divides else None
         if offloaded is None:
             raise
         problem = offloaded
-        ranking = rank(problem.space, problem.system, problem.memory_gib, top, pareto, fold=True)
+        ranking = ranked(problem)
     winners = [
         _winner(problem.space, problem.system, ranked, near_duplicates)
-        for ranked, near_duplicates in zip(ranking.best, ranking.near_duplicates, strict=True)
+        for ranked, near_duplicates in zip_longest(ranking.best, ranking.near_duplicates)
     ]
     front, unsure = (
         [_winner(problem.space, problem.system, ranked) for ranked in found]

@@ -8,6 +8,8 @@ from itertools import pairwise
 
 from predictor.core.base.errors import ConfigError, NoLayoutError
 from predictor.core.base.quantities import span
+from predictor.core.costs.low_precision import peak_tflop_per_s
+from predictor.core.workload.low_precision import product_precision
 from predictor.layout_search.answer import SearchAnswer, search
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.layout_search.report.gpu_counts import Tried
@@ -97,7 +99,7 @@ def _fewer(hunt: Hunt, num_gpus: int, gpus_per_node: int, tried: list[Tried]) ->
 def _meeting(hunt: Hunt, num_gpus: int, tried: list[Tried]) -> SearchAnswer | None:
     """Return the search on a number of GPUs if it meets the goals; add it to those that were tried."""
     problem = search_problem(replace(hunt.question, num_gpus=num_gpus))
-    least = _least_hours(problem, num_gpus)
+    least = least_hours(problem, problem.budget.train_tokens or 0.0)
     if hunt.goals.hours is not None and least > hunt.goals.hours:
         tried.append(Tried(num_gpus, None, None, f"takes {span(least)} or more at its peak"))
         return None
@@ -115,12 +117,11 @@ def _meeting(hunt: Hunt, num_gpus: int, tried: list[Tried]) -> SearchAnswer | No
     return kept
 
 
-def _least_hours(problem: SearchProblem, num_gpus: int) -> float:
-    """Return the hours that the training takes where every GPU runs at the peak of its products."""
-    run, peaks = problem.space.base, problem.system.hardware.gpu.peak_tflop_per_s
-    peak = max(quantity.value for quantity in peaks.values()) * 1e12
-    tokens = problem.budget.train_tokens or 0.0
-    return run.model.model_flops_per_token() * tokens / (num_gpus * peak) / SECONDS_PER_HOUR
+def least_hours(problem: SearchProblem, tokens: float) -> float:
+    """Return the hours that a training takes where every GPU runs at the peak of its products."""
+    run, num_gpus = problem.space.base, problem.space.num_gpus
+    peak = peak_tflop_per_s(problem.system.hardware.gpu, product_precision(run)) * 1e12
+    return run.model_flops_per_token * tokens / (num_gpus * peak) / SECONDS_PER_HOUR
 
 
 def _only_dearer(tried: list[Tried], goals: Limits) -> bool:

@@ -13,7 +13,7 @@ from predictor.core.costs.hardware_change import KEYS, is_of_hardware
 from predictor.core.plan.framework_rules import RULES, FrameworkRules, rules_behind
 from predictor.core.plan.of_model import content_of_model
 from predictor.core.predict.inputs import Configuration
-from predictor.core.schema.finding import find_folder, published
+from predictor.core.schema.finding import find_folder, published, usual_notes
 from predictor.core.schema.inherited_keys import OwnKeys
 from predictor.core.schema.merging import merged
 from predictor.core.schema.own_system import is_system_file
@@ -79,7 +79,7 @@ def _content(
     content, base, notes = content_of_model(model, beside)
     if system is not None:
         content = merged(content, {"system": system, "gpu": None})
-    return _system_from_anywhere(content, base), base, notes
+    return _system_from_anywhere(content, base), base, (*notes, *usual_notes(content.get("system")))
 
 
 def _system_from_anywhere(content: dict[str, Any], base: Path) -> dict[str, Any]:

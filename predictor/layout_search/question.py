@@ -15,7 +15,7 @@ from predictor.core.costs.slowest import slowest_of
 from predictor.core.plan.framework_rules import FrameworkRules, rules_of
 from predictor.core.plan.loading import Loaded, in_full, prepare
 from predictor.core.plan.of_model import content_of_model
-from predictor.core.schema.finding import published
+from predictor.core.schema.finding import published, usual_notes
 from predictor.core.schema.inherited_keys import OwnKeys
 from predictor.core.schema.merging import merged
 from predictor.core.schema.sections import NO_BUDGET, BudgetSection
@@ -267,7 +267,7 @@ def search_problem(question: SearchQuestion) -> SearchProblem:
         rules=rules,
         tensor_inside=not question.tensor_parallel_across_nodes and question.max_tensor_parallel is None,
     )
-    said = (*notes, *_left_out(content), *changed_notes)
+    said = (*notes, *usual_notes(content["system"]), *_left_out(content), *changed_notes)
     system = slowest_of(loaded.system, num_gpus)
     return SearchProblem(space, system, memory, said, _undecided(content), loaded.budget)
 

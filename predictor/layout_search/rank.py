@@ -222,7 +222,13 @@ def partly_recomputed(space: Space, fits: Iterable[Fitting]) -> list[Fitting]:
 
 @paused_collector()
 def rank(
-    space: Space, system: PublishedSystem, memory_gib: float | None, top: int, pareto: bool = False, fold: bool = False
+    space: Space,
+    system: PublishedSystem,
+    memory_gib: float | None,
+    top: int,
+    pareto: bool = False,
+    fold: bool = False,
+    unsure: bool = True,
 ) -> Ranking:
     """Rank every candidate of a space.
 
@@ -233,6 +239,7 @@ def rank(
         top: how many to return.
         pareto: look for the Pareto front as well.
         fold: near-duplicates of a faster candidate are counted with it.
+        unsure: look for faster candidates that may not fit as well.
 
     Raises:
         NoLayoutError: there is no candidate, or none may fit; the message says by how much.
@@ -249,7 +256,7 @@ def rank(
     effort = Effort()
     ordered = in_order(pricing, [*(sure or fits), *partly_recomputed(space, sure)], effort)
     best, near_duplicates = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
-    unsure = _faster(pricing, tight, best[0].step_us, effort) if sure else []
+    faster = _faster(pricing, tight, best[0].step_us, effort) if sure and unsure else []
     return Ranking(
         best,
         near_duplicates,
@@ -258,7 +265,7 @@ def rank(
         fitting=sum([len(numbers) for _, numbers in fits]),
         bounded=effort.bounded,
         replayed=effort.replayed,
-        unsure=unsure,
+        unsure=faster,
     )
 
 

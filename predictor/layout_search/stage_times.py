@@ -22,12 +22,14 @@ class LayerWork(NamedTuple):
     """A layer's work in a single micro-batch without recomputation.
 
     Attributes:
+        again: time of its second forward pass, where it is recomputed.
         accumulation: time to add the weight gradients to those of earlier micro-batches.
         adds_up: the work of any candidate is a sum of these parts; not where the device waits for the host, nor where
             checkpoints are gathered.
     """
 
     work: Work
+    again: float
     accumulation: float
     adds_up: bool
 

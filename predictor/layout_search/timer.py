@@ -159,7 +159,7 @@ class Timer:
             work = self._layer(plan, shared, kind)
             return work.forward + work.backward
         single = self._layer_in_single(plan, shared, kind, layered_as)
-        recomputed = single.work.forward if plan.recompute is Recompute.FULL and single.adds_up else 0.0
+        recomputed = single.again if plan.recompute is Recompute.FULL and single.adds_up else 0.0
         return single.work.forward + recomputed + single.work.backward
 
     def bound_us(self, plan: Plan) -> float:
@@ -233,8 +233,8 @@ class Timer:
 
         Without overlap, the work of a single micro-batch gives that of every number of micro-batches m and of full
         recomputation: weight gradients are added to earlier ones in 1 − 1/m of the micro-batches, and a layer is
-        recomputed by its forward pass. The traffic of ZeRO-2 and 3 hides behind that work, so it is timed per
-        candidate, for recomputation too where it hides beside it.
+        recomputed by its forward pass, or by as much of it as the backward pass needs. The traffic of ZeRO-2 and 3
+        hides behind that work, so it is timed per candidate, for recomputation too where it hides beside it.
         """
         if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
             return self._layer_exactly(plan, shared, kind)
@@ -245,7 +245,7 @@ class Timer:
         single = self._layer_in_single(unsharded, shared_key(unsharded), kind, self._layered_as(plan))
         if not single.adds_up:
             return self._layer_exactly(plan, shared, kind)
-        recompute = single.work.forward if plan.recompute is Recompute.FULL else 0.0
+        recompute = single.again if plan.recompute is Recompute.FULL else 0.0
         if is_sharded:
             forward, backward, weight = self._layer_exactly(plan._replace(recompute=Recompute.NONE), shared, kind)
             return Work(forward, recompute + backward, weight)
@@ -261,14 +261,14 @@ class Timer:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             block = _with_lead(layer_block(run, kind), 0.0)
             layer = time_block(self._system, block)
-            waits = any(step_pass.host.us > 0.0 for step_pass in layer.passes)
-            if (
-                waits and run.framework in LAUNCHES_AHEAD
-            ):  # in some pipelines the host keeps all its lead, in others none
+            again = layer.forward
+            if run.recompute_stops_early:
+                again = time_block(self._system, layer_block(replace(run, recompute=Recompute.FULL), kind)).recompute
+            waits = any(each.host.us > 0.0 for each in (*layer.passes, again)) or self._waits_again(run, block, layer)
+            if waits and run.framework in LAUNCHES_AHEAD:  # a pipeline's host keeps all its lead, or none
                 layer = time_block(self._system, _with_lead(block, 1.0))
-            waits = waits or self._waits_again(run, block, layer)
             adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
-            known = self._layers[key] = LayerWork(_work(layer), self._us(block.accumulation), adds_up)
+            known = self._layers[key] = LayerWork(_work(layer), again.cost.us, self._us(block.accumulation), adds_up)
         return known
 
     def _waits_again(self, run: TrainingRun, block: BlockTasks, layer: ChunkTime) -> bool:

@@ -1,4 +1,4 @@
-"""The highest MFU of published steps by GPU and precision: ``python -m tests.accuracy.highest_mfu``.
+"""The highest MFU of published steps by GPU, precision and kind of model: ``python -m tests.accuracy.highest_mfu``.
 
 ``--store`` writes ``predictor/core/step/highest_mfu.yaml``, beside which predictions above it are said to be so.
 """
@@ -23,8 +23,8 @@ from tests.conftest import SHARED
 
 DIGITS = 4
 HEAD = """\
-# Highest MFU among steps that others published, by GPU and precision of matrix products: this project's count of model
-# FLOP (attention counts every key, as published figures do) over the measured step and the GPU's dense peak.
+# Highest MFU among steps that others published, by GPU, precision of matrix products and kind of model: this project's
+# count of model FLOP (attention counts every key, as published figures do) over the measured step and the GPU's dense peak.
 # python -m tests.accuracy.highest_mfu --store writes this file from tables of published steps. No time follows from it.
 
 """
@@ -59,18 +59,14 @@ def converted_mfu(cells: Mapping[str, str]) -> HighestMfu | None:
 
 
 def highest(folder: Path) -> list[HighestMfu]:
-    """Return the highest of every GPU and precision in a folder of tables."""
-    by: dict[tuple[str, tuple[str, ...]], list[HighestMfu]] = defaultdict(list)
+    """Return the highest of every GPU, precision and kind of model in a folder of tables."""
+    by: dict[tuple[str, tuple[str, ...], bool], list[HighestMfu]] = defaultdict(list)
     for name in (STEPS, RECENT_STEPS):
         for cells in read_rows(folder / name):
             row = converted_mfu(cells)
             if row is not None:
-                by[row.gpu, row.precisions].append(row)
-    found = []
-    for _, rows in sorted(by.items()):
-        counts = {"rows": len(rows), "experts": all(row.experts for row in rows)}
-        found.append(max(rows, key=lambda row: row.mfu).model_copy(update=counts))
-    return found
+                by[row.gpu, row.precisions, row.experts].append(row)
+    return [max(rows, key=lambda row: row.mfu).model_copy(update={"rows": len(rows)}) for _, rows in sorted(by.items())]
 
 
 def main(given: list[str] | None = None) -> int:
@@ -81,7 +77,9 @@ def main(given: list[str] | None = None) -> int:
     arguments = parser.parse_args(given)
     rows = highest(arguments.truth)
     for row in rows:
-        print(f"{row.gpu:24} {' '.join(row.precisions):10} {row.rows:4} {row.mfu:6.1%}  {row.framework}, {row.source}")
+        kind = "experts" if row.experts else "dense"
+        what = f"{row.gpu:24} {' '.join(row.precisions):10} {kind:8}{row.rows:4}"
+        print(f"{what} {row.mfu:6.1%}  {row.framework}, {row.source}")
     if arguments.store:
         entries = [row.model_dump(mode="json") for row in rows]
         DATA.write_text(HEAD + yaml.safe_dump({"highest": entries}, sort_keys=False, width=120), encoding="utf-8")

@@ -12,7 +12,8 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
-from fitting.discrepancy import by_source, fitted, judged_rows, models_without, rows_that_take_part
+from fitting.discrepancy import fitted, models_without
+from fitting.published_rows import by_source, judged_rows, rows_that_take_part
 from predictor.core.costs.cost import Cost
 from predictor.core.step.composition import StepTime, step_in
 from predictor.core.step.discrepancy import DiscrepancyModel, discrepancy, discrepancy_model, operators_deviation
@@ -52,7 +53,7 @@ AS_PUBLISHED: Without = _as_published
 def left_out_evidence(folder: Path) -> Without:
     """Return predictions whose discrepancy was fitted to all other publications of a folder of tables."""
     rows, stored = list(judged_rows(folder)), discrepancy_model()
-    start = fitted(rows_that_take_part(by_source(rows))).point
+    start = fitted(rows_that_take_part(by_source(rows)))
     models = dict(models_without(rows, start, stored.low, stored.high))
 
     def without(source: str) -> Callable[[Row], Cost]:

@@ -176,6 +176,7 @@ OF_A_RUN: dict[str, tuple[Any, ...]] = {
         None,
         Lora(8),
         Lora(16, share_expert_adapters=False),
+        Lora(16, share_expert_adapters=False, expert_weights=True),
         Lora(8, dropout=0.1, fp32=True, quantized_base=QuantizedBase.NF4, dora=True),
     ),
 }

@@ -37,9 +37,10 @@ def problems(draw: st.DrawFn) -> SearchProblem:
     """Return a small search problem."""
     model = dict(draw(st.sampled_from((SMALL, SPARSE))), num_layers=draw(st.integers(2, 6)))
     framework = draw(st.sampled_from((None, "megatron", "torchtitan", "deepspeed")))
+    training: dict[str, Any] = {"precision": "bf16"}
     if framework is None:  # its switches are the configuration's
         model["loss"] = draw(st.sampled_from(("fused_linear", "fused")))
-    training: dict[str, Any] = {"precision": "bf16"}
+        training |= {"recompute": "full", "recompute_stops_early": draw(st.booleans())}
     parallelism = {
         "overlap_gradient_reduction": draw(st.booleans()),
         "overlap_tensor_parallel": draw(st.booleans()),

@@ -26,9 +26,10 @@ CORE: dict[str, set[str]] = {
     "report": TO_PLAN | {"step", "reliability"},
     "predict": TO_PLAN | {"step", "reliability", "report"},
 }
-# Wings import the core, and these wings.
+# Wings import the core, and these wings: a plan is a search over searches (docs/adr/0042-training-plan.md).
 WINGS: dict[str, set[str]] = {
     "layout_search": set(),
+    "training_plan": {"layout_search"},
     "formats": set(),
     "recommender": set(),
     "replay": set(),

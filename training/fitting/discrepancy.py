@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import exp, log
 from pathlib import Path
 from statistics import fmean
@@ -26,10 +26,8 @@ import yaml
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from predictor.core.base.errors import ConfigError, PublishedError
+from fitting.published_rows import Row, by_source, judged_rows, rows_that_take_part
 from predictor.core.base.files import write_whole
-from predictor.core.plan.loading import prepare
-from predictor.core.step.composition import StepTime, step_in
 from predictor.core.step.discrepancy import (
     ALL,
     DATA,
@@ -40,17 +38,10 @@ from predictor.core.step.discrepancy import (
     DiscrepancyModel,
     Runs,
     deviation_of,
-    operators_deviation,
-    terms_of,
 )
-from predictor.core.workload.measured_kernels import on_system
 from predictor.core.workload.software import Framework
-from predictor.core.workload.transformer_step import transformer_step
-from predictor.evidence.published.tables import published_tables
 
 Array = NDArray[np.float64]
-# Rows of a source that take part: its mean is known long before, and all sources teach what differs between runs.
-MOST_ROWS = 40
 FEWEST_SOURCES = 3  # of a framework that has a deviation between sources of its own
 FREEDOM = 4.0  # degrees of freedom of the sources' Student distribution, and weight of the common deviation
 # Deviations of terms that are alone of their kind, so that no variance can be found for them: as wide as a guess.
@@ -60,7 +51,7 @@ VARIANCES = ("framework", "tables", "kind", "source", "within", "host", "ordinar
 # quarter of the variance of operators' own intervals.
 START, SPREAD = log(0.07), 0.7
 START_POINT = (*[START] * 6, log(2.0), -1.0)
-ROUNDS = 4  # of variances and weights of the sources in turn; both settle
+ROUNDS, SETTLED = 10, 0.02  # of variances and weights of the sources in turn, until no log of a variance moves by more
 COVERED = 0.9  # share of the left-out rows inside
 LEAST_QUANTILE = 1.0  # in deviations: few sources tell no narrower interval
 HEAD = """\
@@ -69,71 +60,6 @@ HEAD = """\
 # predictor/evidence/published, the method in docs/adr/0038-model-discrepancy.md.
 
 """
-
-
-class Row(NamedTuple):
-    """A published step beside its modelled time.
-
-    Attributes:
-        source: publication that it is of.
-        same_as: equal for rows of one configuration.
-        miss: log of measured over modelled time.
-        host_share: of the step, predicted to be spent in waiting for the host.
-        operators: deviation of the log of the step, of operators and machines.
-    """
-
-    source: str
-    ordinary: bool
-    framework: Framework | None
-    terms: tuple[str, ...]
-    groups: tuple[str, ...]
-    same_as: str
-    miss: float
-    host_share: float
-    operators: float
-    num_gpus: int
-
-
-def judged_rows(folder: Path) -> Iterator[Row]:
-    """Yield every published step of a folder that can be predicted."""
-    for step in published_tables(folder).steps:
-        try:
-            run, system, *_ = prepare(step.config, Path.cwd())
-            modelled = StepTime(**step_in(run.precision, transformer_step(on_system(run, system)), system))
-        except (ConfigError, PublishedError):
-            continue
-        yield Row(
-            source=step.source,
-            ordinary=step.ordinary,
-            framework=run.framework,
-            terms=terms_of(run, system, step.ordinary),
-            groups=step.groups,
-            same_as=repr(step.config),
-            miss=log(step.seconds * 1e6 / modelled.modelled_us),
-            host_share=modelled.host_share,
-            operators=operators_deviation(modelled.step, modelled.closing),
-            num_gpus=run.layout.num_gpus,
-        )
-
-
-def by_source(rows: Iterable[Row]) -> dict[str, list[Row]]:
-    """Return the rows of every source, those of one configuration as one row with their mean."""
-    same: dict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        same[row.source, row.same_as].append(row)
-    sources: dict[str, list[Row]] = defaultdict(list)
-    for (source, _), alike in same.items():
-        sources[source].append(alike[0]._replace(miss=fmean(row.miss for row in alike)))
-    return dict(sorted(sources.items()))
-
-
-def rows_that_take_part(sources: Mapping[str, Sequence[Row]]) -> list[Row]:
-    """Return at most so many rows of each source, spread over its table."""
-    kept: list[Row] = []
-    for rows in sources.values():
-        places = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
-        kept += [rows[place] for place in places]
-    return kept
 
 
 class Design(NamedTuple):
@@ -174,15 +100,38 @@ def _prior(names: Sequence[str], deviations: Mapping[str, float]) -> Array:
     return np.array(given)
 
 
-def _covariance(design: Design, deviations: Mapping[str, float], weights: Array) -> Array:
+class _Covariance(NamedTuple):
+    """Covariance of the misses: factor · factorᵀ + diag(own), whose few columns make its inverse cheap (Woodbury)."""
+
+    factor: Array
+    own: Array
+
+    def _inner(self) -> tuple[Array, Array]:
+        scaled = self.factor / self.own[:, None]
+        return scaled, np.eye(self.factor.shape[1]) + self.factor.T @ scaled
+
+    def inverse(self) -> Array:
+        """Return its inverse."""
+        scaled, inner = self._inner()
+        return np.asarray(np.diag(1.0 / self.own) - scaled @ np.linalg.solve(inner, scaled.T))
+
+    def loss(self, miss: Array) -> float:
+        """Return the negative log-likelihood of misses around 0, but for a constant."""
+        scaled, inner = self._inner()
+        lower = np.linalg.cholesky(inner)
+        explained = np.linalg.solve(lower, scaled.T @ miss)
+        squares = float(miss @ (miss / self.own) - explained @ explained)
+        return 0.5 * squares + 0.5 * float(np.log(self.own).sum()) + float(np.log(np.diag(lower)).sum())
+
+
+def _covariance(design: Design, deviations: Mapping[str, float], weights: Array) -> _Covariance:
     """Return the covariance of the misses; ``weights`` of sources below 1 widen them."""
-    prior = _prior(design.names, deviations)
     times = np.where(design.ordinary, deviations["ordinary"], 1.0)
     members = design.membership * (deviations["source"] / np.sqrt(weights)) * times[:, None]
     hosts = design.membership * (design.host * deviations["host"])[:, None]
+    terms = design.terms * np.sqrt(_prior(design.names, deviations))
     own = (deviations["within"] * times) ** 2 + deviations["operators"] * design.operators**2
-    together = (design.terms * prior) @ design.terms.T + members @ members.T + hosts @ hosts.T
-    return np.asarray(together + np.diag(own))
+    return _Covariance(np.hstack([terms, members, hosts]), own)
 
 
 def _deviations(point: Array) -> dict[str, float]:
@@ -211,28 +160,27 @@ def _searched(design: Design, weights: Array, start: Array) -> Array:
     """Return the point of maximum marginal likelihood."""
 
     def loss(point: Array) -> float:
-        lower = np.linalg.cholesky(_covariance(design, _deviations(point), weights))
-        scaled = np.linalg.solve(lower, design.miss)
         beforehand = np.sum((point[:-1] - START_POINT[:-1]) ** 2) / (2.0 * SPREAD**2) + (point[-1] + 1.0) ** 2 / 8.0
-        return float(0.5 * scaled @ scaled + np.log(np.diag(lower)).sum() + beforehand)
+        return _covariance(design, _deviations(point), weights).loss(design.miss) + float(beforehand)
 
     return np.asarray(minimize(loss, start, method="L-BFGS-B", options={"maxiter": 40}).x)
 
 
-def fitted(rows: Sequence[Row], start: Array | None = None) -> Fitted:
+def fitted(rows: Sequence[Row], start: Fitted | None = None) -> Fitted:
     """Return the model of some rows.
 
     Args:
         rows: of at least two sources.
-        start: point of a like fit; fewer rounds are then enough.
+        start: a like fit, from whose deviations the search begins. Its weights are not taken over: they would tell what
+            a source that is left out says of the others.
     """
     design = _design(rows)
-    point = np.array(START_POINT) if start is None else start
+    point = np.array(START_POINT) if start is None else start.point
     weights = effects = np.ones(len(design.sources))
-    for _ in range(ROUNDS if start is None else ROUNDS // 2):
-        point = _searched(design, weights, point)
+    for _ in range(ROUNDS):
+        before, point = point, _searched(design, weights, point)
         deviations = _deviations(point)
-        inverse = np.linalg.inv(_covariance(design, deviations, weights))
+        inverse = _covariance(design, deviations, weights).inverse()
         ordinary = (design.membership.T @ design.ordinary) > 0.0
         common = (deviations["source"] * np.where(ordinary, deviations["ordinary"], 1.0)) ** 2
         variance = common / weights
@@ -240,8 +188,10 @@ def fitted(rows: Sequence[Row], start: Array | None = None) -> Fitted:
         left = variance - variance**2 * np.einsum("ij,ik,kj->j", design.membership, inverse, design.membership)
         effects = (means**2 + left) / common
         weights = (FREEDOM + 1.0) / (FREEDOM + effects)
+        if np.abs(point - before).max() < SETTLED:
+            break
     gain = _prior(design.names, deviations)[:, None] * design.terms.T
-    inverse = np.linalg.inv(_covariance(design, deviations, weights))
+    inverse = _covariance(design, deviations, weights).inverse()
     covariance = np.diag(_prior(design.names, deviations)) - gain @ inverse @ gain.T
     return Fitted(design, point, deviations, weights, gain @ inverse @ design.miss, covariance, effects)
 
@@ -315,13 +265,13 @@ class LeftOut(NamedTuple):
 
 
 def models_without(
-    rows: Sequence[Row], start: Array, low: float, high: float
+    rows: Sequence[Row], start: Fitted, low: float, high: float
 ) -> Iterator[tuple[str, DiscrepancyModel]]:
     """Yield every source with the model of all others.
 
     Args:
         rows: of all sources.
-        start: point of the fit to all of them.
+        start: the fit to all of them.
         low: end of the interval, in deviations.
         high: its other end.
     """
@@ -332,7 +282,7 @@ def models_without(
         yield source, model_of(others, found, low, high)
 
 
-def left_out(rows: Sequence[Row], start: Array) -> Iterator[LeftOut]:
+def left_out(rows: Sequence[Row], start: Fitted) -> Iterator[LeftOut]:
     """Yield every row with what all other sources tell of it."""
     sources = by_source(rows)
     for source, model in models_without(rows, start, -1.0, 1.0):
@@ -390,7 +340,7 @@ def fit_discrepancy(folder: Path, store: bool, tell: Callable[[str], None]) -> I
     rows = list(judged_rows(folder))
     tell(f"fitting {len(rows)} steps of {len(by_source(rows))} sources, and again without each")
     found = fitted(rows_that_take_part(by_source(rows)))
-    errors = list(left_out(rows, found.point))
+    errors = list(left_out(rows, found))
     low, high = shortest_interval(errors)
     yield from coverage_lines(errors, low, high)
     if store:

@@ -44,6 +44,7 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
         if whole in lora.targets and twice:
             raise ConfigError(f"{KEY} has {whole} and {twice[0]}, which is a part of it; leave one out")
     _check_ranks(lora, model, layout)
+    _check_expert_weights(lora, model, layout)
     if lora.quantized_base is QuantizedBase.INT8 and model.experts is not None:
         raise ConfigError("training.lora.quantized_base is int8; of experts only four bits are modelled: write nf4")
     if lora.quantized_base is QuantizedBase.INT8 and layout.zero_stage >= 3:
@@ -56,6 +57,28 @@ def check_lora(model: Transformer, training: TrainingSection, layout: Parallelis
             f"training.gemm_recipe is {training.gemm_recipe} with training.lora.quantized_base, whose products run in "
             "16 bits; leave gemm_recipe out"
         )
+
+
+def _check_expert_weights(lora: Lora, model: Transformer, layout: ParallelismSection) -> None:
+    """Refuse adapters in experts' weights beside what PEFT refuses, or does not have."""
+    if not lora.expert_weights:
+        return
+    key = "training.lora.expert_weights is true"
+    if model.experts is None:
+        raise ConfigError(f"{key}; the model has no experts (model.moe)")
+    if layout.tensor_parallel_size > 1:
+        raise ConfigError(
+            f"{key} with tensor_parallel_size {layout.tensor_parallel_size}, which is not modelled; use 1"
+        )
+    beside = {
+        "share_expert_adapters": lora.share_expert_adapters,
+        "dora": lora.dora,
+        "dropout": lora.dropout > 0,
+        "quantized_base": lora.quantized_base is not None,
+    }
+    for name, is_on in beside.items():
+        if is_on:
+            raise ConfigError(f"{key} with training.lora.{name}, which adapters in weights do not have; turn it off")
 
 
 def _check_ranks(lora: Lora, model: Transformer, layout: ParallelismSection) -> None:

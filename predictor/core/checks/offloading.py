@@ -9,6 +9,7 @@ from predictor.core.hardware.host_memory import host_memory_gb_per_s
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.schema.sections import RunConfig, TrainingSection
 from predictor.core.workload.run_choices import OffloadModule, Recompute
+from predictor.core.workload.software import ON_DEEPSPEED
 
 ACTIVATIONS = ("offload_activation_layers", "offload_activations", "offload_modules")
 OF_EXPERTS = (OffloadModule.EXPERT_UP, OffloadModule.MOE_ACTIVATION, OffloadModule.FUSED_EXPERTS)
@@ -79,10 +80,10 @@ def _check_parameters(training: TrainingSection, sharding: ParallelismSection) -
         raise ConfigError(
             "offload_parameters is true with reshard_after_forward: false, which is not modelled; set that to true"
         )
-    if sharding.fp32_parameters and share < 1.0:
+    if share < 1.0 and (sharding.fp32_parameters or training.framework not in ON_DEEPSPEED):
         raise ConfigError(
-            f"offload_parameters is true with fp32_parameters, and offload_optimizer is {share:g}; FSDP updates its "
-            "weights where they are, so set offload_optimizer to 1"
+            f"offload_parameters is true and offload_optimizer is {share:g}; FSDP updates its weights where they are, "
+            "so set offload_optimizer to 1, or framework to deepspeed without fp32_parameters"
         )
 
 

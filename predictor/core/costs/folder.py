@@ -153,6 +153,7 @@ class RegressorFiles:
         self._precisions = (precision, *SAME_RATE.get(precision, ()))
         self.manifest = manifest
         self._read: dict[str, dict[Direction, DirectionRegressor]] = {}
+        self._names: dict[str, list[str]] = {}
 
     def name(self, regressor: str) -> str:
         """Return the file of a regressor, relative to the folder, whether it is there or not.
@@ -168,6 +169,12 @@ class RegressorFiles:
 
     def names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl)."""
+        known = self._names.get(kind)
+        if known is None:
+            known = self._names[kind] = self._listed(kind)
+        return known
+
+    def _listed(self, kind: str) -> list[str]:
         prefix = f"{kind}/{self.hardware.gpu.name}_"
         suffixes = [f"_{precision}.json" for precision in self._precisions]
         return sorted(

@@ -43,7 +43,8 @@ def _adam(name: str, times: float, source: str, size_bytes: int = ADAM_BYTES + W
 
     return Operator(
         name=name,
-        dimensions=("parameters", "threads"),  # 0 threads: as many as stream a rank's share of the memory
+        # Of the ranks of a node; 0 threads: as many as stream a rank's share of the memory.
+        dimensions=("parameters", "threads", "ranks"),
         work=work,
         directions=(Direction.FORWARD,),
         byte_sizes="fixed",
@@ -66,15 +67,15 @@ class HostAdamRegressor:
     """Times updates on the CPU by the data sheet of its memory, and by the threads of a rank.
 
     Attributes:
-        gb_per_s: a GPU's share of its node's host memory bandwidth.
+        gb_per_s: host memory bandwidth of a node, which its ranks share.
     """
 
     gb_per_s: float
 
     def answer(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
         """Return the cost of one update: from the memory's full rate to a few threads', or to single numbers'."""
-        size_bytes, threads = operator.work(shape, direction, 1).size_bytes, shape[1]
-        least_us = size_bytes / (self.gb_per_s * 1e3)
+        size_bytes, (_, threads, ranks) = operator.work(shape, direction, 1).size_bytes, shape
+        least_us = size_bytes * ranks / (self.gb_per_s * 1e3)
         slower = SCALAR_OVER_SIMD if operator is SCALAR_ADAM else 1.0
         thread_us = slower * size_bytes / (threads * THREAD_GB_PER_S * 1e3) if threads else 0.0
         us = max(least_us / EFFICIENCY, thread_us)

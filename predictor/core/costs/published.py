@@ -14,6 +14,7 @@ from math import hypot, inf
 from pathlib import Path
 
 from predictor.core.base.errors import PublishedError
+from predictor.core.base.lazy import lazy
 from predictor.core.costs import bounds, host_copy, low_precision, scalar_kernels
 from predictor.core.costs.alignment import is_misaligned, without_tensor_cores
 from predictor.core.costs.attention_kernels import in_few_bits, with_kernels
@@ -26,10 +27,7 @@ from predictor.core.costs.dropped import why_missing
 from predictor.core.costs.folder import (
     CARD,
     COLLECTIVE_FOLDER,
-    MANIFEST,
-    MANIFEST_FORMAT,
     OPERATOR_FOLDER,
-    REGRESSOR_FILE,
     RegressorFiles,
     answering_files,
     donor_folder,
@@ -54,20 +52,16 @@ from predictor.core.hardware.host_memory import host_memory_gb_per_s
 
 __all__ = [
     "CARD",
-    "COLLECTIVE_FOLDER",
-    "MANIFEST",
-    "MANIFEST_FORMAT",
     "OPERATOR_FOLDER",
-    "REGRESSOR_FILE",
     "PublishedSystem",
     "measured_precisions",
     "open_system",
     "read_hardware",
     "read_manifest",
-    "read_verified",
     "with_hardware",
 ]
 
+Asked = tuple[str, str, Direction, Shape]
 MOST_ANSWERS = 100_000  # that a system keeps, some 50 MB: a server is asked about ever other shapes
 
 
@@ -102,7 +96,8 @@ class PublishedSystem:
             known = ", ".join(measured) or "none"
             raise PublishedError(f"precision is {precision}; {self.name} was measured in {known}")
         self._regressors: dict[str, dict[Direction, Regressor]] = {}
-        self._answers: dict[tuple[str, str, Direction, Shape], Cost] = {}  # at most MOST_ANSWERS, then from anew
+        self._answers: dict[Asked, Cost] = {}  # at most MOST_ANSWERS, then from anew
+        self._alone: dict[Asked, Cost] = {}  # the same calls outside a step
         self.in_graphs = False
         self.slowdown = NO_SLOWDOWN
         self.is_as_tabled = False
@@ -110,7 +105,8 @@ class PublishedSystem:
     def unanswered(self, keeps_regressors: bool = True) -> PublishedSystem:
         """Return a copy that has answered nothing, to be changed; it opens regressors again unless it keeps them."""
         other = copy(self)
-        other._answers = {}
+        other._answers, other._alone = {}, {}
+        other.__dict__.pop("measured_kernels", None)
         if not keeps_regressors:
             other._regressors = {}
         return other
@@ -137,24 +133,26 @@ class PublishedSystem:
         """
         key = (operator.name, operator.computed_in + operator.kernel, direction, shape)
         answer = self._answers.get(key)
-        if answer is None and len(self._answers) >= MOST_ANSWERS:
-            self._answers.clear()
+        if answer is None and max(len(self._answers), len(self._alone)) >= MOST_ANSWERS:
+            self.forget()
         if answer is None and self.uncalibrated is not None:
             cost = self.uncalibrated.cost(operator, direction, shape)
             answer = self._answers[key] = calibrated(cost, operator, shape, self.hardware.calibration)
         if answer is None:
-            call = self._call(operator, direction, shape)
-            cost = call.cost(direction)
-            if call.stands_in and operator.name not in COLLECTIVES:
-                cost = self._bounded(operator, direction, shape, cost)
-            if is_misaligned(operator, shape, PRECISION_BYTES[self.answered_precision]):
-                sms = int(self.hardware.gpu.num_multiprocessors.value)
-                cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
-            cost = self._possible(operator, direction, shape, cost)
-            answer = self._answers[key] = (
-                cost if self.slowdown is NO_SLOWDOWN else self._slowed(operator, direction, shape, cost)
-            )
+            alone = self._alone[key] = self._alone.get(key) or self._of_call(operator, direction, shape)
+            answer = self._answers[key] = self._slowed(operator, direction, shape, alone)
         return answer
+
+    def _of_call(self, operator: Operator, direction: Direction, shape: Shape) -> Cost:
+        """Return the cost of a call alone, outside a step."""
+        call = self._call(operator, direction, shape)
+        cost = call.cost(direction)
+        if call.stands_in and operator.name not in COLLECTIVES:
+            cost = self._bounded(operator, direction, shape, cost)
+        if is_misaligned(operator, shape, PRECISION_BYTES[self.answered_precision]):
+            sms = int(self.hardware.gpu.num_multiprocessors.value)
+            cost = without_tensor_cores(cost, operator.work(shape, direction, sms).flops, self.hardware.gpu)
+        return self._possible(operator, direction, shape, cost)
 
     def _slowed(self, operator: Operator, direction: Direction, shape: Shape, cost: Cost) -> Cost:
         flops = operator.work(shape, direction, int(self.hardware.gpu.num_multiprocessors.value)).flops
@@ -223,6 +221,7 @@ class PublishedSystem:
     def forget(self) -> None:
         """Clear the cache of answers; regressors stay loaded."""
         self._answers.clear()
+        self._alone.clear()
 
     def collective(self, name: str, size_bytes: float, topology: Topology) -> Cost:
         """Return the cost of one collective; a group of one rank, or nothing to send, costs nothing."""
@@ -241,6 +240,12 @@ class PublishedSystem:
     def measured(self, operator: Operator) -> bool:
         """Return whether an operator has a regressor in each of its directions, here or at the donor."""
         return all(self._lookup(operator, direction) is not None for direction in operator.directions)
+
+    @lazy
+    def measured_kernels(self) -> frozenset[str]:
+        """Names of the kernels that only some systems measured by themselves, and that this one did."""
+        known = catalogue().items()
+        return frozenset(name for name, operator in known if operator.where_measured and self.measured(operator))
 
     def _call(self, operator: Operator, direction: Direction, shape: Shape) -> Call:
         """Return the call that has a regressor: of the operator itself, else of its donor operator.
@@ -329,7 +334,7 @@ class PublishedSystem:
                 regressors |= with_kernels(operator, found, files.hardware, others)
         memory = host_memory_gb_per_s(self.hardware) if operator.name in HOST_ADAMS else None
         if memory is not None:
-            regressors[Direction.FORWARD] = HostAdamRegressor(memory.value / self.hardware.gpus_per_node)
+            regressors[Direction.FORWARD] = HostAdamRegressor(memory.value)
         link = self.hardware.links.host_gb_per_s
         if not regressors and operator.name in host_copy.NAMES and link is not None:
             regressors[Direction.FORWARD] = host_copy.HostCopyRegressor(link.value)
@@ -355,10 +360,6 @@ class PublishedSystem:
     def _collective(self, collective: Operator) -> dict[Direction, Regressor]:
         """Return a collective's regressor over these links: its own, or one by bytes."""
         return collective_regressors(collective, self.hardware, self.files, self._donor, self.in_graphs)
-
-    def regressor_path(self, operator: Operator) -> Path:
-        """Return the path of an operator's published file, whether it exists or not."""
-        return self.files.folder / self.files.name(operator.regressor_name)
 
     def regressor_names(self, kind: str) -> list[str]:
         """Return the regressors of one kind (operator or nccl) in this precision, the donor's included."""

@@ -37,8 +37,9 @@ def as_tabled(system: PublishedSystem) -> PublishedSystem:
 
 
 def slowed(system: PublishedSystem, slowdown: Slowdown) -> PublishedSystem:
-    """Return a system whose computing is slowed as in a step."""
+    """Return a system whose computing is slowed as in a step; both share the calls alone, which are timed once."""
     other = system.unanswered()
+    other._alone = system._alone
     other.slowdown = slowdown
     return other
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import read_valid
+from predictor.core.base.remembered import per_object
 from predictor.core.hardware.hardware import Gpu
 
 FILE = Path(__file__).with_name("device_sheets.yaml")
@@ -57,6 +58,7 @@ def sheet_named(device_name: str) -> Sheet | None:
     return max(matching, key=lambda sheet: len(sheet.name)) if matching else None
 
 
+@per_object
 def known_peaks(gpu: Gpu) -> dict[str, float]:
     """Return the peaks of a GPU by precision, TFLOP/s: of its own file, else of its data sheet."""
     sheet = sheet_named(gpu.name)

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.base.read_yaml import read_mapping
+from predictor.core.base.remembered import per_object
 from predictor.core.hardware.hardware import HardwareModel, Quantity, System
 
 DATA = Path(__file__).with_name("host_processors.yaml")
@@ -122,6 +123,7 @@ def _measured(host: dict[str, Quantity]) -> Host:
     return Host("its own processor", ends[0], ends[1], known.source, is_own=True)
 
 
+@per_object
 def host_of(hardware: System) -> Host | None:
     """Return what a launch costs the host of a system; None where nothing launches kernels, as on a CPU.
 

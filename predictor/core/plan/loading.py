@@ -15,10 +15,10 @@ from predictor.core.checks.attention_precision import check_fp8_attention_on
 from predictor.core.checks.kernels import check_gpu_kernels
 from predictor.core.checks.offloading import check_offloading
 from predictor.core.costs.catalogue import catalogue
-from predictor.core.costs.folder import read_hardware, read_manifest
+from predictor.core.costs.folder import MANIFEST, read_hardware, read_manifest
 from predictor.core.costs.fp32 import Fp32System
 from predictor.core.costs.low_precision import transposes_fp8
-from predictor.core.costs.published import MANIFEST, OPERATOR_FOLDER, PublishedSystem, measured_precisions, open_system
+from predictor.core.costs.published import OPERATOR_FOLDER, PublishedSystem, measured_precisions, open_system
 from predictor.core.costs.slowest import slowest_of
 from predictor.core.costs.sustained import in_training
 from predictor.core.costs.variants import below_calibration
@@ -28,7 +28,7 @@ from predictor.core.plan import short_config
 from predictor.core.plan.cluster import clustered, notes_on
 from predictor.core.plan.other_tools import other_format
 from predictor.core.plan.to_run import to_run
-from predictor.core.schema.finding import find_system, published, published_with_gpus, short_form_system
+from predictor.core.schema.finding import find_system, published, published_with_gpus, short_form_system, usual_notes
 from predictor.core.schema.foreign import readers
 from predictor.core.schema.inherited_keys import GUESSES, refuse_guesses, with_files
 from predictor.core.schema.input_kind import EXPERIMENT, HUGECTR, TRAINERS, is_experiment, is_of_trainer
@@ -247,7 +247,7 @@ def _read(content: dict[str, Any], base: Path) -> Content:
         if not config.system.strip():
             raise ConfigError(f"system is {config.system!r}; expected a published system: {published()}")
         own, folder = find_system(config.system, base)
-        return Content(config, folder, own, (), (*told, *notes), taken)
+        return Content(config, folder, own, (), (*told, *notes, *usual_notes(config.system)), taken)
     config = validate(short_config.expand(content), is_short=True)
     return Content(config, short_form_system(content, base), None, short_config.listed_operators(content), told)
 
@@ -283,7 +283,7 @@ def _not_our_own(path: Path, tool: str) -> ConfigError:
     )
 
 
-def _gpus_per_node(name: str, base: Path) -> int:
+def gpus_per_node_of(name: str, base: Path) -> int:
     """Return the GPUs per node of a system, given its folder or, as in the short form, its operator folder."""
     own, folder = find_system(name, base)
     if own is not None and own.gpus_per_node is not None:
@@ -311,7 +311,7 @@ def on_nodes_of(content: dict[str, Any], system: str | None = None, base: Path |
         return {**full, "parallelism": layout}
     if full.get("system") is None:
         return {**full, "system": system}  # it says where it runs for the first time
-    here, there = (_gpus_per_node(str(name), base or Path.cwd()) for name in (full.get("system"), system))
+    here, there = (gpus_per_node_of(str(name), base or Path.cwd()) for name in (full.get("system"), system))
     if isinstance(used, int) and used != here and used <= there:
         layout["gpus_per_node"] = used
     return {**full, "parallelism": layout, "system": system, "gpu": None}

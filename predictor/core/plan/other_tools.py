@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.schema.foreign import readers
-from predictor.core.schema.input_kind import is_of_trainer
+from predictor.core.schema.input_kind import is_of_trainer, is_plan
 from predictor.core.schema.section import section_in, section_keys
 from predictor.core.schema.sections import RunConfig
 
@@ -19,10 +19,12 @@ def other_format(path: Path, content: dict[str, Any]) -> str | None:
     """Return the format of a YAML file of another tool; None of a configuration of our own, in any form.
 
     Raises:
-        ConfigError: it is of a tool that is not read, or of nobody who is known.
+        ConfigError: it is of a tool that is not read, of nobody who is known, or a plan.
     """
     if OWN_KEYS & content.keys() or is_of_trainer(content):
         return None
+    if is_plan(content):
+        raise ConfigError(f"{path} is a plan, of several systems: plan {path.name} takes it, and check")
     foreign, is_mostly_own = _foreign_keys(content)
     if not foreign or (is_mostly_own and not path.is_file()):
         return None

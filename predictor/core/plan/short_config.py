@@ -106,7 +106,8 @@ def _check_keys(content: dict[str, Any]) -> None:
         given, close = ", ".join(map(str, content))[:80], nearest(str(next(iter(content))), FULL)
         raise ConfigError(
             f"{given}: no key of a configuration, nor of a tool whose files are known.{close} "
-            f"A configuration has {', '.join(FULL)} (docs/configuration.md); other tools' files: docs/readers.md"
+            f"A configuration has {', '.join(FULL)} (docs/configuration.md); other tools' files: docs/readers.md; "
+            "of a program of its own give --model NAME or config.json, --gpus N and --micro-batch-size N"
         )
     for key in content:
         if key not in known:

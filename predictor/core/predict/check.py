@@ -44,6 +44,9 @@ class Limits(BaseModel):
     max_days: Limit | None = Field(default=None, description="of the training, evaluation not counted")
     max_gpu_hours: Limit | None = Field(default=None, description="of the training")
     max_price: Limit | None = Field(default=None, description="of the training, in the currency of its budget")
+    min_probability: Annotated[float, BeforeValidator(_number), Field(gt=0, lt=1)] | None = Field(
+        default=None, description="with which a plan keeps its deadline and its price; the plan's own if absent"
+    )
     must_fit: bool = Field(default=True, strict=True, description="into a GPU's memory, where that is known")
     certain: bool = Field(
         default=False, strict=True, description="the worse end of the 90 % interval keeps the limits of time"
@@ -51,9 +54,9 @@ class Limits(BaseModel):
 
 
 class Entry(Limits):
-    """A configuration of a budget file with its limits."""
+    """A configuration, or a plan, of a budget file with its limits."""
 
-    config: str = Field(min_length=1, description="configuration file, relative to the budget file")
+    config: str = Field(min_length=1, description="configuration or plan, relative to the budget file")
     system: str | None = Field(default=None, description="published system, instead of the configuration's")
 
 
@@ -140,8 +143,12 @@ def check(prediction: StepPrediction, limits: Limits) -> Check:
     """Compare a prediction with limits.
 
     Raises:
-        ConfigError: a limit needs a budget that the configuration lacks.
+        ConfigError: a limit needs a budget that the configuration lacks, or is one of plans.
     """
+    if limits.min_probability is not None:
+        raise ConfigError(
+            f"{prediction.name}: min_probability is a limit of plans (docs/plan.md), not of a configuration"
+        )
     rules: list[Rule] = []
     values = _values(prediction, prediction.step.high_us if limits.certain else prediction.step.us)
     for name, value in values.items():

@@ -12,9 +12,10 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import must_divide, whole
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, Topology, collective_shape
+from predictor.core.costs.folder import COLLECTIVE_FOLDER, OPERATOR_FOLDER
 from predictor.core.costs.layer_call import LayerCall
 from predictor.core.costs.operator import Direction, Operator, Shape
-from predictor.core.costs.published import COLLECTIVE_FOLDER, OPERATOR_FOLDER, PublishedSystem
+from predictor.core.costs.published import PublishedSystem
 from predictor.core.costs.regressors import Regressor
 from predictor.core.costs.variants import as_tabled
 from predictor.core.costs.work import element_bytes
@@ -173,7 +174,7 @@ def _time_us(
     shape: Shape,
 ) -> float:
     """Return the time of one call; its regressor is loaded if it was not yet."""
-    key = f"{system.regressor_path(operator)}:{direction}"
+    key = f"{system.files.folder / system.files.name(operator.regressor_name)}:{direction}"
     if key not in loaded:
         loaded[key] = system.regressor(operator, direction)
     return float(loaded[key].answer(operator, direction, shape).us)

@@ -61,10 +61,15 @@ class Bill:
         return self.hours / HOURS_PER_DAY
 
 
-def _likely(hours: float, low: float, high: float) -> list[float]:
-    """Return equally likely values of a time by its 90 % interval: lognormal on each side of its median."""
+def equally_likely(hours: float, low: float, high: float, strata: int = STRATA) -> list[float]:
+    """Return equally likely values of a time by its 90 % interval: lognormal on each side of its median.
+
+    >>> drawn = equally_likely(1.0, 0.8, 1.5, strata=1001)
+    >>> [round(drawn[place], 2) for place in (50, 500, 950)]
+    [0.8, 1.0, 1.5]
+    """
     ends = [log(hours / low), log(high / hours)]
-    normal = [NormalDist().inv_cdf((i + 0.5) / STRATA) for i in range(STRATA)]
+    normal = [NormalDist().inv_cdf((i + 0.5) / strata) for i in range(strata)]
     return [hours * exp(each * ends[each > 0] / TWO_SIDED_90) for each in normal]
 
 
@@ -72,7 +77,7 @@ def job_of(prediction: Prediction, loaded: Loaded, whole: Bill) -> Job:
     """Return a training of predicted steps, with draws of its hours, for what interrupts it."""
     layout = loaded.run.layout
     on_gpu = max(memory.weights + memory.optimizer for memory in step_memory(prediction.tasks))
-    hours = _likely(whole.hours, whole.low_hours, whole.high_hours)
+    hours = equally_likely(whole.hours, whole.low_hours, whole.high_hours)
     step_s = prediction.step.us / 1e6
     return Job(layout.num_gpus, layout.gpus_per_node, hours, on_gpu, checkpoint_bytes(loaded.run), step_s)
 

@@ -10,8 +10,21 @@ from typing import Any
 from predictor.core.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, SYSTEM_FILE, systems
 from predictor.core.base.errors import ConfigError, nearest, same_name
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.costs.published import COLLECTIVE_FOLDER, MANIFEST, OPERATOR_FOLDER
+from predictor.core.costs.folder import COLLECTIVE_FOLDER, MANIFEST, OPERATOR_FOLDER
 from predictor.core.schema.own_system import OwnSystem, is_system_file, read_own
+
+# Systems that a GPU's name alone stands for, and how each system of that GPU differs from the others.
+USUAL = {"A100": "A100_SXM", "GH200": "Vista"}
+OTHERS = {"A100_SXM": ("Perlmutter", "Selene"), "Vista": ("GH200_QUAD",)}
+DIFFERS = {
+    "A100_SXM": "what A100 alone means: products and attention of 2025's software, network of the data sheet",
+    "A100_40": "A100_SXM with 40 GB",
+    "Perlmutter": "one cluster: every operator measured, 4 GPUs a node, a network at a tenth of its data sheet",
+    "Selene": "Perlmutter's operators in nodes of 8, network of the data sheet",
+    "Vista": "what GH200 alone means: one cluster, every operator measured, one GPU a node",
+    "GH200_QUAD": "Vista's operators, four GPUs a node",
+}
+OF_ALONE = re.compile("(?:nvidia)?(?:dgx)?(a100|gh200)(?:sxm4?)?(?:80gb|96gb|120gb)?")
 
 
 def _gpus_by_system() -> dict[str, str]:
@@ -52,6 +65,25 @@ def _meant(name: str) -> str:
     return f" Did you mean {names[0]}?" if names else nearest(name, systems())
 
 
+def usual(name: str) -> str | None:
+    """Return the system that the name of a GPU stands for where several have it; None of any other name.
+
+    >>> usual("A100"), usual("a100-80GB"), usual("DGX A100"), usual("A100-40GB"), usual("H100")
+    ('A100_SXM', 'A100_SXM', 'A100_SXM', None, None)
+    """
+    found = OF_ALONE.fullmatch(re.sub(r"[\s_-]", "", name.lower()))
+    return None if found is None else USUAL[found[1].upper()]
+
+
+def usual_notes(name: object) -> tuple[str, ...]:
+    """Return which system a GPU's name stands for and how the others differ; nothing of a system's own name."""
+    stands_for = usual(name) if isinstance(name, str) else None
+    if stands_for is None or same_name(str(name), systems()) is not None:
+        return ()
+    differ = ", ".join(f"{other} ({DIFFERS[other]})" for other in OTHERS[stands_for])
+    return (f"{name} is read as {stands_for}; with the same GPU: {differ}. --system names one.",)
+
+
 def find_folder(name: str, base: Path) -> Path:
     """Find a folder: a published system by name, else as given from ``base``, else from the bundled data.
 
@@ -68,7 +100,7 @@ def find_folder(name: str, base: Path) -> Path:
     for candidate in candidates:
         if candidate.is_dir():
             return candidate.resolve()
-    spelled = same_name(name, systems())
+    spelled = same_name(name, systems()) or usual(name)
     if spelled is not None:
         return (REGRESSORS_FOLDER / spelled).resolve()
     raise ConfigError(

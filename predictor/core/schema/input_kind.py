@@ -14,6 +14,7 @@ LLM_FOUNDRY = frozenset({"train_loader", "global_train_batch_size", "device_trai
 EXPERIMENT_FORMAT = "experiment of model_training_framework"
 LLM_TRAINER_FORMAT = "configuration of llm_trainer"
 TRAINERS = (EXPERIMENT_FORMAT, LLM_TRAINER_FORMAT)
+HUGGING_FACE_BATCH = "per_device_train_batch_size"
 HUGECTR = "HugeCTR configuration"  # of a recommender; no ``from`` takes it
 HUB = "hf:"  # what the id of a model of the Hugging Face Hub begins with
 
@@ -31,13 +32,19 @@ def part_of_file(name: str) -> tuple[Path, str] | None:
 
 def is_experiment(content: Mapping[str, Any]) -> bool:
     """Return whether a file is an experiment of model_training_framework."""
-    return EXPERIMENT in content
+    return EXPERIMENT in content and not _is_of_hugging_face(content)
+
+
+def _is_of_hugging_face(content: Mapping[str, Any]) -> bool:
+    """Return whether a file, or a section of it, has the batch of a Hugging Face Trainer, which ours call otherwise."""
+    sections = [content, *(part for part in content.values() if isinstance(part, Mapping))]
+    return any(HUGGING_FACE_BATCH in section for section in sections)
 
 
 def is_llm_trainer(content: Mapping[str, Any]) -> bool:
     """Return whether a file is of llm_trainer: it has its sizes, or nothing but its sections and data."""
-    if EXPERIMENT in content or LLM_FOUNDRY & content.keys():  # MPT's sizes have the same names
-        return False
+    if EXPERIMENT in content or LLM_FOUNDRY & content.keys() or _is_of_hugging_face(content):
+        return False  # MPT's sizes have the same names
     model, data = content.get("model"), content.get("data")
     has_sizes = isinstance(model, Mapping) and bool(LLM_TRAINER_SIZES & model.keys())
     if isinstance(model, Mapping) and "model_name" in model:  # of Oumi, whose sections have the same names
@@ -51,6 +58,11 @@ def is_hugectr(content: Mapping[str, Any]) -> bool:
     return isinstance(layers, list) and any(
         isinstance(layer, Mapping) and layer.get("type") == "Data" for layer in layers
     )
+
+
+def is_plan(content: Mapping[str, Any]) -> bool:
+    """Return whether a file is a plan, which names the systems that may be chosen, rather than a configuration."""
+    return "systems" in content
 
 
 def is_of_trainer(content: Mapping[str, Any]) -> bool:

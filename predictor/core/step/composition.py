@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import partial
 from math import exp, hypot, log
 from typing import Any, NamedTuple
@@ -62,8 +62,9 @@ class StepTime:
     @property
     def host(self) -> Cost:
         """Return how long the critical stage waits for the host's launches in a step, with the ends of its interval."""
-        passes = self.stages[self.critical_stage].whole.passes
-        return total(step_pass.host for step_pass in passes) * self.tasks.num_micro_batches
+        chunks = self.stages[self.critical_stage].chunks
+        waits = [step_pass.host for chunk in chunks for step_pass in chunk.passes]
+        return total(waits) * self.tasks.num_micro_batches
 
     @property
     def host_share(self) -> float:
@@ -155,5 +156,5 @@ def step_in(precision: str, tasks: StepTasks, system: PublishedSystem) -> dict[s
     timed = time_step(tasks, system)
     values = {each.name: getattr(timed, each.name) for each in fields(StepTime)}
     if precision != system.precision:
-        values["step"] = replace(timed.step, source=max(timed.step.source, Source.EXTRAPOLATED))
+        values["step"] = timed.step._replace(source=max(timed.step.source, Source.EXTRAPOLATED))
     return values

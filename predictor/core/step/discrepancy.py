@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from predictor.core.base.read_yaml import read_mapping
+from predictor.core.base.remembered import remembered
 from predictor.core.base.words import counted
 from predictor.core.costs.cost import Cost
 from predictor.core.costs.published import PublishedSystem
@@ -108,6 +109,11 @@ class DiscrepancyModel(BaseModel):
         """Return the place of every term in the covariance."""
         return {name: place for place, name in enumerate(self.means)}
 
+    @cached_property
+    def _variances(self) -> dict[tuple[str, ...], float]:
+        """Variances of the terms that were asked for."""
+        return {}
+
     def _covariance(self, one: str, other: str) -> float:
         first, second = sorted((self.places[one], self.places[other]))
         return self.covariance[second][first]
@@ -118,6 +124,9 @@ class DiscrepancyModel(BaseModel):
 
     def variance(self, terms: tuple[str, ...]) -> float:
         """Return how uncertain that expectation is, as a variance."""
+        return remembered(self._variances, terms, lambda: self._variance(terms))
+
+    def _variance(self, terms: tuple[str, ...]) -> float:
         known = [name for name in terms if name in self.places]
         together = sum(self._covariance(one, other) for one in known for other in known)
         new = {FRAMEWORK: self.new_framework, TABLES: self.new_tables}

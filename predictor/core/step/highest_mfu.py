@@ -1,7 +1,8 @@
-"""The highest MFU of published runs by GPU and precision, beside which a prediction above it is said to be so.
+"""The highest MFU of published runs by GPU, precision and kind, beside which a prediction above it is said to be so.
 
-``highest_mfu.yaml`` has a row for every GPU and precision of matrix products in which others published steps. Its MFU
-is this project's count of model FLOP over the measured step and the peak that a prediction of the run divides by.
+``highest_mfu.yaml`` has a row for every GPU, precision of matrix products and kind of model (dense, or with experts) of
+which others published steps. Its MFU is this project's count of model FLOP over the measured step and the peak that a
+prediction of the run divides by.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ DATA = Path(__file__).with_name("highest_mfu.yaml")
 
 
 class HighestMfu(BaseModel):
-    """The highest MFU among the published runs of one GPU and precision."""
+    """The highest MFU among the published runs of one GPU, precision and kind of model."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,7 +32,7 @@ class HighestMfu(BaseModel):
         min_length=1, description="of the products; those that run at one rate together"
     )
     rows: int = Field(gt=0, description="published runs")
-    experts: bool = Field(description="all of them are of mixtures of experts, which reach less than dense models")
+    experts: bool = Field(description="they are of mixtures of experts, which reach less than dense models")
     mfu: float = Field(gt=0, lt=1, description="of the highest of them")
     framework: Framework = Field(description="of that run, as the next two")
     num_gpus: int = Field(gt=0)
@@ -40,7 +41,8 @@ class HighestMfu(BaseModel):
     def sentence(self, mfu: float) -> str:
         """Return what is said of a higher MFU."""
         runs = f"none of {self.rows:,} published runs" if self.rows > 1 else "the only published run"
-        kind = f"{' with experts' if self.experts else ''} of this GPU in {' or '.join(self.precisions)}"
+        model = " with experts" if self.experts else " of dense models"
+        kind = f"{model} on this GPU in {' or '.join(self.precisions)}"
         where = f"{self.framework} on {counted(self.num_gpus, 'GPU')}, {self.source.partition('@')[0]}"
         return f"MFU {mfu:.1%}: {runs}{kind} {'exceeds' if self.rows > 1 else 'reached'} {self.mfu:.1%} ({where})."
 
@@ -60,10 +62,15 @@ def published_mfus() -> tuple[HighestMfu, ...]:
 
 
 def highest_of(prediction: Prediction) -> HighestMfu | None:
-    """Return the highest published MFU of a prediction's GPU and precision; None where no run is published."""
-    precision = product_precision(prediction.run)
-    alike = (row for row in published_mfus() if row.gpu == prediction.gpu and precision in row.precisions)
-    return next(alike, None)
+    """Return the highest published MFU of a prediction's GPU, precision and kind; None where no run is published.
+
+    Experts reach less than dense models: of a dense model runs of both kinds count, of experts those with experts where
+    there are any.
+    """
+    precision, experts = product_precision(prediction.run), prediction.run.model.experts is not None
+    alike = [row for row in published_mfus() if row.gpu == prediction.gpu and precision in row.precisions]
+    own_kind = [row for row in alike if row.experts] if experts else []
+    return max(own_kind or alike, key=lambda row: row.mfu, default=None)
 
 
 def mfu_note(prediction: Prediction) -> str | None:

@@ -22,6 +22,7 @@ from predictor.core.costs.layer_call import LayerCall
 from predictor.core.kernel_rows import both, stream, traffic
 from predictor.core.rows import FP32_BYTES, MASK_BYTES, OF_FFN, Kept, Kind, Module, Role, Row, Split, dropout_bytes
 from predictor.core.transforms.dora import Dora, dora_rows
+from predictor.core.transforms.expert_weights import merged_rows
 from predictor.core.transforms.few_bits import QuantizedBase
 from predictor.core.workload.tasks import ADD_PASSES, Part
 
@@ -106,6 +107,10 @@ class Lora:
             "habit if absent"
         ),
     ] = None
+    expert_weights: Annotated[
+        Switch,
+        Field(description="adapters of routed experts are added to their weights in every pass (target_parameters)"),
+    ] = False
     dora: Annotated[
         Switch, Field(description="an adapter has a magnitude per output, and makes the matrix's norms anew (DoRA)")
     ] = False
@@ -281,6 +286,8 @@ def _adapters(row: Row, lora: Lora, call: LayerCall, settings: AdapterSettings) 
         return []
     _, inputs, outputs = row.forward.shape
     of_experts = row.module is Module.EXPERTS
+    if of_experts and lora.expert_weights:
+        return merged_rows(row, lora.expert_rank(settings.experts_per_token), settings.held, call)
     rank, group, times, tokens = lora.rank, settings.group, 1.0, row.forward.shape[0]
     if of_experts:
         rank, group = lora.expert_rank(settings.experts_per_token), settings.expert_group
@@ -330,7 +337,9 @@ def with_adapters(rows: list[Row], lora: Lora, call: LayerCall, settings: Adapte
     added: list[Row] = []
     for row in rows:
         adapters = _adapters(row, lora, call, settings)
-        adapted.append(_frozen(row, not adapters, call, settings.measured))
+        is_summed = lora.expert_weights and row.module is Module.EXPERTS and bool(adapters)
+        frozen = _frozen(row, not adapters, call, settings.measured)
+        adapted.append(row._replace(trains=False) if is_summed else frozen)  # sums have a gradient
         added += adapters
     if added and (normed := _normed_again(rows, lora, call)):
         added[0] = added[0]._replace(keeps=(*added[0].keeps, *normed))

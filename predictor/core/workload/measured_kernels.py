@@ -7,8 +7,8 @@ linear layer's backward pass is taken for either product.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
-from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.operator import with_backward
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.rows import HALF_OF_BACKWARD
@@ -19,9 +19,14 @@ from predictor.core.workload.transformer import Transformer
 
 def on_system(run: TrainingRun, system: PublishedSystem) -> TrainingRun:
     """Return a run that is timed by the kernels that its system measured; itself where there are none."""
-    known = catalogue().items()
-    measured = frozenset(name for name, operator in known if operator.where_measured and system.measured(operator))
-    return replace(run, model=replace(run.model, measured_kernels=measured)) if measured else run
+    measured = system.measured_kernels
+    return replace(run, model=_with_kernels(run.model, measured)) if measured else run
+
+
+@lru_cache(maxsize=256)
+def _with_kernels(model: Transformer, measured: frozenset[str]) -> Transformer:
+    """Return a model that is timed by such kernels, with what followed from it before."""
+    return replace(model, measured_kernels=measured)
 
 
 def as_measured(model: Transformer, by_bytes: Task, own: Task) -> Task:

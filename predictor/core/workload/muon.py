@@ -49,7 +49,7 @@ class Matrices(NamedTuple):
 
     rows: int
     columns: int
-    count: float
+    number: float
     is_transposed: bool
     routed: bool
 
@@ -79,13 +79,13 @@ def _product(shape: tuple[int, int, int], times: float) -> Task:
 
 def _whole(one: Matrices, share: float) -> list[Task]:
     """Return the products of whole matrices, of which a rank has a share."""
-    m, n, times = one.rows, one.columns, ITERATIONS * one.count * share
+    m, n, times = one.rows, one.columns, ITERATIONS * one.number * share
     return [_product((m, n, m), times), _product((m, m, m), times), _product((m, m, n), times)]
 
 
 def _sharded(one: Matrices, group: Topology) -> list[Task]:
     """Return the products of matrices whose weights' rows are shared out, with the traffic between them."""
-    ranks, times = group.ranks, ITERATIONS * one.count
+    ranks, times = group.ranks, ITERATIONS * one.number
     m, n = one.rows, one.columns
     if one.is_transposed:
         each = -(-n // ranks)
@@ -117,7 +117,7 @@ def muon_update(run: TrainingRun, stage: int, parameters: float) -> MuonUpdate:
     for routed in (False, True):
         alike = [one for one in found if one.routed is routed]
         group = layout.expert_sharing_group(size) if routed else layout.sharing_group(size)
-        total = sum(one.flops * one.count for one in alike)
+        total = sum(one.flops * one.number for one in alike)
         if not total:
             continue
         share = 1.0
@@ -125,5 +125,5 @@ def muon_update(run: TrainingRun, stage: int, parameters: float) -> MuonUpdate:
             share = max(1.0 / group.ranks, max(one.flops for one in alike) / total)
         for one in alike:
             tasks += _sharded(one, group) if run.zero_stage >= 3 and group.ranks > 1 else _whole(one, share)
-            launches += one.count * share * LAUNCHES
+            launches += one.number * share * LAUNCHES
     return MuonUpdate(tasks, launches)

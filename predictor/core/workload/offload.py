@@ -79,7 +79,7 @@ def update(run: TrainingRun, parameters: int) -> Update:
         return Update(parameters, None, host_copy("weights_to_host", returned, pinned))
     is_deepspeed, are_there = _on_deepspeed(run), updates_beside_weights(run)
     operators = [GRADIENT_SCALING, _adam(run)] if is_deepspeed or are_there else [_adam(run)]
-    shape = (moved, run.host_threads or 0)
+    shape = (moved, run.host_threads or 0, min(run.layout.num_gpus, run.layout.gpus_per_node))
     weight_bytes = 0 if run.offload_parameters else FP32_BYTES if is_deepspeed else run.element_bytes
     on_host = HostUpdate(
         host_copy("gradients_to_host", 0 if are_there else moved * FP32_BYTES, pinned),

@@ -48,7 +48,16 @@ class RankParameters(NamedTuple):
 
     def plus(self, other: RankParameters, times: int = 1) -> RankParameters:
         """Return these and ``times`` as many as the others together."""
-        return RankParameters(*[own + times * more for own, more in zip(self, other, strict=True)])
+        return RankParameters(
+            self.dense + times * other.dense,
+            self.routed + times * other.routed,
+            self.frozen_dense + times * other.frozen_dense,
+            self.frozen_routed + times * other.frozen_routed,
+            self.narrow_dense + times * other.narrow_dense,
+            self.narrow_routed + times * other.narrow_routed,
+            self.matrix_dense + times * other.matrix_dense,
+            self.matrix_routed + times * other.matrix_routed,
+        )
 
     def frozen(self, trained: int = 0, trained_routed: int = 0) -> RankParameters:
         """Return the same parameters as frozen ones, beside so many others that train."""

@@ -224,9 +224,9 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
         """Return whether the loss reads 16-bit logits in one kernel."""
         return self.model.loss is Loss.FUSED or (self.compiled and self.model.loss is Loss.TORCH)
 
-    @property
+    @lazy
     def only_kind(self) -> LayerKind | None:
-        """Return the kind of all layers, None where they may differ."""
+        """The kind of all layers, None where they may differ."""
         leaves_some = self.layers_in_16_bits_at_start or self.layers_in_16_bits_at_end
         return None if self.gemm_recipe is not None and leaves_some else self.model.only_kind
 
@@ -238,6 +238,8 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
 
     def stage_kinds(self, stage: int) -> Counter[LayerKind]:
         """Return how many layers of each kind a stage holds."""
+        if self.only_kind is not None:
+            return Counter({self.only_kind: sum(self.chunk_layers[stage])})
         kinds: Counter[LayerKind] = Counter()
         for chunk in range(self.virtual_pipeline_parallel_size):
             kinds.update(self.layer_kinds(stage, chunk))

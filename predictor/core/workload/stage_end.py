@@ -52,12 +52,11 @@ def _tensors(run: TrainingRun, stage: int) -> int:
     if run.lora is not None:
         return 0  # adapters are few beside what they adapt
     each = 2 if run.model.biases.of_ffn else 1
-    kinds = [run.layer_kinds(stage, chunk) for chunk in range(run.virtual_pipeline_parallel_size)]
-    return each * sum(count * _weighted(run, kind) for counted in kinds for kind, count in counted.items())
+    return each * sum([count * _weighted(run, kind) for kind, count in run.stage_kinds(stage).items()])
 
 
 def _weighted(run: TrainingRun, kind: LayerKind) -> int:
-    return sum(1 for row in run.model.layer_rows(kind) if row.weights)
+    return len([row for row in run.model.layer_rows(kind) if row.weights])
 
 
 def _owned(run: TrainingRun, parameters: RankParameters) -> int:

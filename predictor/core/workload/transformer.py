@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 
 from predictor.core.base.lazy import lazy
+from predictor.core.base.remembered import remembered
 from predictor.core.blocks.layer import LayerSettings, layer_rows
 from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.costs.layer_call import padded_vocab_size
@@ -45,6 +46,8 @@ AT_THE_ENDS = attrgetter(
     *("lm_head_transform", "num_mtp_layers", "encoder", "tied_embeddings", "loss"),
 )
 IN_A_LAYER = attrgetter(*(field.name for field in fields(Architecture) if field.name not in OUTSIDE_A_LAYER))
+_SIZES: dict[tuple[object, ...], object] = {}  # hashed once for each model
+_ROWS: dict[tuple[object, ...], list[Row]] = {}  # of layers, shared by models
 
 
 @dataclass(frozen=True)  # no slots: what follows from the sizes is computed once
@@ -56,18 +59,20 @@ class Transformer(Architecture):
         rows = self._known_rows.get(kind)
         if rows is None:
             call = sized(self, self.call(1, 1), kind)
-            rows = self._known_rows[kind] = layer_rows(self, kind, call, LayerSettings(ONE_RANK))
+            rows = self._known_rows[kind] = remembered(
+                _ROWS, (self.layer_sizes, kind, call), lambda: layer_rows(self, kind, call, LayerSettings(ONE_RANK))
+            )
         return rows
 
     @lazy
-    def layer_sizes(self) -> tuple[object, ...]:
-        """All that the rows of a layer depend on, the sizes of a call aside: a key for what models have in common."""
-        return (*IN_A_LAYER(self), self.other_parameters // self.num_layers)
+    def layer_sizes(self) -> object:
+        """A key for all that the rows of a layer depend on, the sizes of a call aside, which models have in common."""
+        return remembered(_SIZES, (*IN_A_LAYER(self), self.other_parameters // self.num_layers), object)
 
     @lazy
-    def end_sizes(self) -> tuple[object, ...]:
-        """All that the passes of its beginning and its end depend on, the sizes of a call aside."""
-        return (*AT_THE_ENDS(self), self.layer_sizes)
+    def end_sizes(self) -> object:
+        """A key for all that the passes of its beginning and its end depend on, the sizes of a call aside."""
+        return remembered(_SIZES, (*AT_THE_ENDS(self), self.layer_sizes), object)
 
     @lazy
     def _known_rows(self) -> dict[LayerKind, list[Row]]:

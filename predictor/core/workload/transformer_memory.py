@@ -87,6 +87,8 @@ def layer_memory(run: TrainingRun, kind: LayerKind) -> BlockMemory:
     if run.framework in ON_DEEPSPEED:
         kept += _pipe_outputs(run)
     working = recomputed + _ffn_gradients(run, kind)
+    if run.lora is not None and run.lora.expert_weights:  # the gradient of the experts' sums
+        working += run.layer_parameters(kind).frozen_routed * run.element_bytes
     if run.zero_stage == 3 and not run.reshard_after_forward:
         return BlockMemory(kept, working, gathered=_gathered_bytes(run, run.layer_parameters(kind)))
     if run.zero_stage == 3:

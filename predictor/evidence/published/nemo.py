@@ -60,6 +60,9 @@ FLAGS = re.compile(r"flags: ([\w -]+)")
 FP8_PARAMETERS = "ngc25.01_nemo"
 # Adapters of NeMo's launcher, with which it ran releases 24.05 and 24.07: launcher_scripts/conf/peft/llama/squad.yaml.
 BY_LAUNCHER, LAUNCHER_RANK = ("NeMo-Framework-Launcher", "container 24.07"), 32
+# Models whose tensor-parallel traffic it does not overlap (ub_tp_comm_overlap: False); its page of long sequences is of
+# container 24.03.01. Source: NeMo-Framework-Launcher, launcher_scripts/conf/training/llama/llama2_7b.yaml, and others.
+LONG_SEQUENCES, WITHOUT_OVERLAP = "performance_long_sequence", ("LLAMA2-7B", "LLAMA2-70B")
 # dgxc-benchmarking's README_340b.md (release v25.03) has figures of release 24.11: NeMo 1.0 with its
 # nemotron4-340b-synth.yaml, whose optim.dtype is bf16. Apex's distributed_fused_adam then keeps both moments in bf16,
 # and weights of its own in bf16 only where the model's are fp8 (model.fp8_params).
@@ -177,6 +180,8 @@ def _training(row: Row, framework: str) -> dict[str, Any]:
         training["fused_experts"] = True
     if _has_fp8_attention(row, low):
         training["fp8_attention"] = True
+    if row.has("notes", "Muon optimizer"):
+        training["optimizer"] = "muon"
     return {**training, **_optimizer(row, low), **_graphs(row)}
 
 
@@ -186,7 +191,8 @@ def _overlaps_linear_traffic(row: Row, default: bool) -> bool:
     Source: Megatron-LM, training/arguments.py, asserts it; NeMo's MegatronCommOverlapCallback turns the overlap off.
     """
     stated = row.text("tp_comm_overlap").lower()
-    wanted = default if not stated else stated in ("1", "true", "yes", "on")
+    by_launcher = row.has("source", *BY_LAUNCHER, LONG_SEQUENCES) and row.has("model", *WITHOUT_OVERLAP)
+    wanted = default and not by_launcher if not stated else stated in ("1", "true", "yes", "on")
     return wanted and _sequence_parallel(row)
 
 

@@ -10,6 +10,8 @@ from predictor.evidence.published.row import Row, UnexpressedError
 # The published system by a word of the column « system », then of the column « gpu »; the first that fits.
 BY_CLUSTER = {"Perlmutter": "Perlmutter", "Vista": "Vista", "vTrain": "A100_SXM"}
 BY_GPU = {
+    "H100-96GB-HBM2e-500W": "H100_HBM2e",
+    "A100-40GB": "A100_40",
     "GB300": "GB300",
     "GB200": "GB200",
     "B300": "B300",
@@ -26,16 +28,10 @@ BY_GPU = {
     "RTX 4090": "RTX_4090",
     "RTX 6000 Ada": "RTX_6000_Ada",
 }
-# Of GPUs that are not the one that the system's sheet describes. NVIDIA A100 datasheet, 40 GB: 1,555 GB/s. torchtitan,
-# benchmarks: H100 with 96 GB of HBM2e at 2.4 TB/s and 500 W; its log prints 95.0 GiB.
-OTHER_MEMORY: dict[str, dict[str, Any]] = {
-    "A100-40GB": {"memory_gib": 40.0, "memory_bandwidth_gb_per_s": 1555.0},
-    "H100-96GB-HBM2e-500W": {"memory_gib": 95.0, "memory_bandwidth_gb_per_s": 2400.0, "power_limit_w": 500.0},
-}
 # W of boards that a row only calls "power limited": pytorch/ao, pull requests 2777 and 3566 (B200s at 750 of 1,000 W).
 LIMITED_POWER_W = {"B200": 750.0}
 # GB/s of a GPU's share of the network, per direction, that the sheets of these systems state.
-NETWORK = {"A100_SXM": 25.0, "H100": 50.0, "H200": 50.0, "B200": 50.0}
+NETWORK = {"A100_SXM": 25.0, "A100_40": 25.0, "H100": 50.0, "H100_HBM2e": 50.0, "H200": 50.0, "B200": 50.0}
 LINKS = re.compile(r"(?:(\d+) ?x ?)?(\d+) Gb/s[^|,]*?per (node|gpu)", re.IGNORECASE)
 PRINTED = re.compile(r"^(\d+) Gb/s \(as printed\)")
 OMNI_PATH = re.compile(r"(\d+)x Omni-Path per node")
@@ -78,7 +74,7 @@ def machine(row: Row) -> dict[str, Any]:
         UnexpressedError: no system has its GPU.
     """
     system = system_of(row)
-    cluster = dict(OTHER_MEMORY.get(row.text("gpu"), {}))
+    cluster: dict[str, Any] = {}
     if row.has("system", "power limited") and system in LIMITED_POWER_W:
         cluster["power_limit_w"] = LIMITED_POWER_W[system]
     network = _network_gb_per_s(row)

@@ -14,8 +14,8 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import DEEPSPEED, DEEPSPEED_ZERO_3
 from predictor.formats.fields import Fields
-from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys, rest
+from predictor.formats.source import load_json
 
 FAMILY = "deepspeed"  # as predictor/core/workload/software.py spells it
 KEYS = "deepspeed"

@@ -19,6 +19,7 @@ from predictor.formats.hugging_face.mixers import mixers
 from predictor.formats.hugging_face.special import SPECIAL
 from predictor.formats.hugging_face.switches import switches
 from predictor.formats.known_keys import known_keys
+from predictor.formats.source import load_json
 
 KEYS = "hugging_face"
 # Keys without which a file describes no model; a class default for any of them is noted.
@@ -27,21 +28,6 @@ SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"
 # (gptq, awq, bitsandbytes) is none of them.
 RELEASE_FORMATS = ("fp8", "mxfp4", "modelopt", "compressed-tensors")
 LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
-
-
-def load_json(path: Path) -> dict[str, Any]:
-    """Return the object that a JSON file holds.
-
-    Raises:
-        ConfigError: it does not parse, or holds something else.
-    """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} holds no keys and values; expected a JSON object")
-    return content
 
 
 def read(path: Path, part: str = "") -> Read:

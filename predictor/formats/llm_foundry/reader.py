@@ -14,7 +14,7 @@ from predictor.core.base.read_yaml import read_mapping
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
-from predictor.formats.fsdp_stack import ON_HOST
+from predictor.formats.fsdp_stack import ON_HOST, SHARDING
 from predictor.formats.hub_models import preset_of
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
@@ -29,14 +29,6 @@ MODELS = frozenset({*MPT, *HUB, "hf_t5", "hf_prefix_lm", "hf_bert", "mosaic_bert
 BATCH = ("global_train_batch_size", "device_train_microbatch_size", "device_train_batch_size")
 ADAMS = ("decoupled_adamw", "adamw", "adam")
 PRECISIONS = {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp16": "fp16", "fp16": "fp16", "amp_fp8": "bf16", "fp32": "fp32"}
-# ZeRO stage, and whether gathered weights are freed after the forward pass.
-STRATEGIES = {
-    "FULL_SHARD": (3, True),
-    "SHARD_GRAD_OP": (3, False),
-    "NO_SHARD": (0, True),
-    "HYBRID_SHARD": (3, True),
-    "_HYBRID_SHARD_ZERO2": (3, False),
-}
 # Adapters by the linear layers that they stand beside; those of queries, keys and values come together.
 TARGETS = {
     "Wqkv": "qkv",
@@ -168,8 +160,8 @@ def _fsdp(section: Fields, training: dict[str, Any]) -> dict[str, Any]:
     """
     if not section.values:
         return {"zero_stage": 0, "gradient_reduction": "all_reduce", "overlap_gradient_reduction": True}
-    name = section.text("sharding_strategy", "FULL_SHARD", STRATEGIES)
-    stage, reshards = STRATEGIES[name]
+    name = section.text("sharding_strategy", "FULL_SHARD", SHARDING)
+    stage, reshards = SHARDING[name]
     if section.switch("activation_cpu_offload"):  # torch's save_on_cpu, which waits for every copy
         training |= {"offload_activations": True, "overlap_activation_offload": False}
     if section.switch("cpu_offload") and stage == 3:

@@ -215,7 +215,7 @@ def _gradients(options: Options, notes: list[str]) -> dict[str, Any]:
     stage = _zero_stage(options)
     keys: dict[str, Any] = {
         "zero_stage": stage,
-        "gradient_reduction": "reduce_scatter" if stage else "all_reduce",
+        "gradient_reduction": "reduce_scatter" if stage and not shares_layers(options) else "all_reduce",
         "overlap_gradient_reduction": options.switch("overlap-grad-reduce"),
         "overlap_parameter_gather": options.switch("overlap-param-gather"),
         "overlap_tensor_parallel": options.switch("tp-comm-overlap"),
@@ -244,5 +244,14 @@ def _zero_stage(options: Options) -> int:
     is_fsdp = options.switch("use-megatron-fsdp") or options.switch("use-custom-fsdp")
     if options.switch("use-torch-fsdp2"):
         return 3
-    sharded = options.switch("use-distributed-optimizer")
+    sharded = options.switch("use-distributed-optimizer") or shares_layers(options)
     return SHARDING[strategy] if is_fsdp else int(sharded)
+
+
+def shares_layers(options: Options) -> bool:
+    """Return whether ranks share out whole layers' states for Muon, whose gradients all of them sum.
+
+    Source: Megatron-LM core, optimizer/layer_wise_optimizer.py, which dist_muon takes.
+    """
+    is_named = options.text("optimizer", "adam") == "dist_muon"
+    return options.switch("use-layer-wise-distributed-optimizer") or is_named

@@ -1,4 +1,4 @@
-"""What arguments of Megatron-LM keep in host memory, and the precision of the optimizer's states.
+"""The optimizer of arguments of Megatron-LM: what it keeps in host memory, and the precision of its states.
 
 Source of names and defaults: NVIDIA/Megatron-LM, megatron/training/arguments.py (_add_training_args,
 _add_mixed_precision_args), megatron/core/transformer/transformer_config.py (offload_modules) and
@@ -11,10 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from predictor.core.workload.muon import ITERATIONS
 from predictor.core.workload.run_choices import OffloadModule
 from predictor.formats.megatron.options import Options
 
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1}
+MUON = ("muon", "dist_muon")
 STATES = {"main-params-dtype": "fp32", "exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32"}
 
 
@@ -62,6 +64,21 @@ def _modules(options: Options) -> dict[str, list[str]]:
     if share != 1.0:
         raise options.error("activation-offload-fraction", "only 1 is modelled")
     return {"offload_modules": named}
+
+
+def optimizer(options: Options) -> dict[str, str]:
+    """Return the key of ``training`` on the optimizer; Muon of tensor-parallel ranks is modelled part by part."""
+    name = options.text("optimizer", "adam")
+    if name not in ("adam", *MUON):
+        options.broken(options.error("optimizer", "only adam and muon are modelled"))
+    if name not in MUON:
+        return {}
+    if options.whole("muon-num-ns-steps", ITERATIONS) != ITERATIONS:
+        options.broken(options.error("muon-num-ns-steps", f"only {ITERATIONS} are modelled"))
+    is_split = options.whole("tensor-model-parallel-size", 1) > 1
+    if options.text("muon-tp-mode", "blockwise") != "blockwise" and is_split:
+        options.broken(options.error("muon-tp-mode", "only blockwise is modelled beside tensor parallelism"))
+    return {"optimizer": "muon"}
 
 
 def state_bytes(options: Options) -> dict[str, float]:

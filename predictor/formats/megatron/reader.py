@@ -22,7 +22,7 @@ from predictor.formats.megatron.experts import experts
 from predictor.formats.megatron.kernels import kernels, positions
 from predictor.formats.megatron.layers import layers, pattern_length, prediction_modules
 from predictor.formats.megatron.layout import derived, parallelism, ranks_of_a_model, replicas
-from predictor.formats.megatron.offloading import offloading, state_bytes
+from predictor.formats.megatron.offloading import offloading, optimizer, state_bytes
 from predictor.formats.megatron.options import ASKED, OLDER, Options
 from predictor.formats.megatron.precision import fused_experts, low_precision
 from predictor.formats.megatron.programs import check_program, refuse_forks
@@ -259,8 +259,6 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
     half, brain = options.switch("fp16"), options.switch("bf16")
     if half and brain:
         options.broken(ConfigError(f"{options.where}: --fp16 and --bf16 are both given; write one of them"))
-    if options.text("optimizer", "adam") != "adam":
-        options.broken(options.error("optimizer", "only adam is modelled"))
     batch = options.optional_whole("global-batch-size")
     training: dict[str, Any] = {
         "micro_batch_size": options.whole("micro-batch-size"),
@@ -270,6 +268,7 @@ def _training(options: Options, notes: list[str]) -> dict[str, Any]:
         **fused_experts(options),
         **recomputation(options, notes),
         **offloading(options),
+        **optimizer(options),
         **state_bytes(options),
         "fused_gradient_accumulation": _fuses_accumulation(options),
         **cuda_graphs(options, notes),

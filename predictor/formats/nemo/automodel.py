@@ -288,12 +288,13 @@ class _Run:
         peft = self.section("peft")
         if not peft.values:
             return {}
-        if peft.switch("use_dora"):
-            raise peft.error("use_dora", "only LoRA is modelled; set it to false")
         matches_all = peft.switch("match_all_linear")
-        return lora(
+        keys = lora(
             peft.whole("dim", 8), peft.get("target_modules"), matches_all, self.where, peft.real("dropout", 0.0)
         )
+        if peft.switch("use_dora"):
+            keys["lora"]["dora"] = True
+        return keys
 
     def optimizer(self) -> None:
         """Refuse an optimizer that is not Adam.

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.formats.python_source.calls import load_module
 from predictor.formats.python_source.module import Module
 
-SEPARATOR = re.compile(r"^(.+\.py)::?([A-Za-z_]\w*)$")
 MOST_SHOWN = 12
-
-
-def with_function(path: Path) -> tuple[Path, str | None]:
-    """Return the file and the function of a path such as recipe.py:llama3_8b; None where it names no function."""
-    named = SEPARATOR.match(str(path))
-    return (Path(named[1]), named[2]) if named and not path.exists() else (path, None)
 
 
 def recipes(module: Module, returned: str = "Config") -> list[str]:

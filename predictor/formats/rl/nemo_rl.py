@@ -13,6 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields, settled_gpus
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed
 from predictor.formats.interpolation import filled
@@ -143,8 +144,6 @@ class _Run:
         section = self.torch
         tp, cp = section.whole("tensor_parallel_size", 1), section.whole("context_parallel_size", 1)
         ep = section.whole("expert_parallel_size", 1)
-        if section.switch("cpu_offload"):
-            section.broken(section.error("cpu_offload", "offloading is not modelled; set it to false"))
         keys: dict[str, Any] = {"tensor_parallel_size": tp, "context_parallel_size": cp}
         keys["sequence_parallel"] = section.switch("sequence_parallel") and tp > 1
         keys |= {"expert_parallel_size": ep} if ep > 1 else {}
@@ -154,6 +153,7 @@ class _Run:
             "activation_checkpointing_enabled"
         )
         training: dict[str, Any] = {**batch, "precision": self.precision(), "framework": "transformers"}
+        training |= ON_HOST if section.switch("cpu_offload") else {}
         training |= {"recompute": "full", "recompute_stops_early": True} if recomputes else {"recompute": "none"}
         training |= self.problems.part(dict[str, Any](), self.adapters, section.section("lora_cfg"))
         model |= {"loss": "torch" if tp == 1 else "vocabulary_parallel"}

@@ -14,6 +14,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields, settled_gpus
+from predictor.formats.fsdp_stack import ON_HOST
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed, invocations, overridden
 from predictor.formats.interpolation import filled
@@ -32,6 +33,7 @@ from predictor.formats.shell.words import is_unknown
 from predictor.formats.source import YAML, Source
 
 KEYS = "verl"
+ATTENTIONS = ("flash_attention_2", "flash_attention_3", "sdpa")
 PROGRAMS = re.compile(r"\bmain_\w*ppo\b|\bverl\.trainer\.\w+|\brecipe\.\w+\.main\w*|\bmain_dapo\b|\bsft_trainer\w*\b")
 NO_TRAINING = re.compile(r"main_(?:generation|eval|filter)\w*$")
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
@@ -106,9 +108,13 @@ class _Run:
     def read(self, num_gpus: int | None, launched: list[int | None], is_megatron: bool) -> Read:
         """Return what the run says."""
         fields = self.fields
-        engine = "megatron" if is_megatron or fields.values.get("model_engine") == MEGATRON else SHARDS[0]
+        chosen = str(fields.values.get("model_engine") or fields.values.get("engine") or SHARDS[0])
+        engine = MEGATRON if is_megatron else chosen
         strategy = str(fields.get("model.strategy" if self.is_tuning else f"{ACTOR}strategy") or engine)
-        fields.used |= {"model_engine"}
+        fields.used |= {"model_engine", "engine"}
+        attention = f"{self.model_prefix}override_config.attn_implementation"
+        if fields.has(attention) and fields.get(attention) not in ATTENTIONS:
+            fields.broken(fields.error(attention, f"modelled: {', '.join(ATTENTIONS)}"))
         if strategy not in (*SHARDS, MEGATRON):
             raise ConfigError(f"{self.where}: the actor's strategy is {strategy}; modelled: fsdp, fsdp2 and megatron")
         self.optimizer()
@@ -223,6 +229,10 @@ class _Run:
         training = {**batch, "precision": "bf16", "recompute": "full" if checkpoints else "none"}
         training |= {"recompute_stops_early": True} if checkpoints else {}
         training["framework"] = "transformers"
+        if any(fields.get(f"{prefix}{key}") in ON for key in ("offload_policy", "cpu_offload")):
+            training |= ON_HOST
+        if fields.get(f"{self.model_prefix}enable_activation_offload") in ON:
+            training["offload_activations"] = True
         fused = fields.get(f"{self.model_prefix}use_fused_kernels") in ON
         liger = fields.get(f"{self.model_prefix}use_liger") in ON
         loss = {"loss": "fused" if fused or liger else "torch"}

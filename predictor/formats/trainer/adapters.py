@@ -17,9 +17,9 @@ from predictor.core.transforms.lora import EVERY_PART
 from predictor.core.workload.software import Framework
 from predictor.formats.fields import Fields
 from predictor.formats.hub_section import MODULES, TARGETS, with_output
-from predictor.formats.hugging_face.reader import load_json
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.megatron_bridge.tuning import present
+from predictor.formats.source import load_json
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.models import model_of
 
@@ -38,6 +38,8 @@ BOTH_PROJECTIONS = "c_proj"  # behind attention and behind the FFN (GPT-2)
 NARROW = ("x_proj", "dt_proj", "shared_expert_gate", "router")
 OF_ENDS = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings", "output_layer")
 OF_PARTS = {"gate", "up", "ffn_up", "ffn_down"}
+SCATTERED = "scattermoe"  # experts_implementation
+PARAMETERS = {"gate_up_proj": "ffn_up", "down_proj": "ffn_down"}  # of experts, by the layer that they are
 # Names of modules as a pattern is matched with: in models of text, and inside models with images.
 HOLDERS = ("model.layers.0.", "model.language_model.layers.0.", "language_model.model.layers.0.")
 HALVES = {"self_attn.": ("q", "k", "v", "attention_output"), "mlp.": ("gate", "up", "ffn_down")}
@@ -52,6 +54,7 @@ ADAPTER = Dialect(
         "base_model_name_or_path": "model_name_or_path",
         "r": "lora_r",
         "target_modules": "lora_target_modules",
+        "target_parameters": "lora_target_parameters",
         "modules_to_save": "lora_modules_to_save",
     },
 )
@@ -81,6 +84,7 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
     dropout = arguments.value("lora_dropout", 0.0)
     if isinstance(dropout, int | float) and dropout > 0:
         keys["dropout"] = float(dropout)
+    keys |= _in_parameters(arguments, keys)
     if arguments.switch("use_dora"):
         keys["dora"] = True
     saved = {_last(name) for name in arguments.listed("lora_modules_to_save")}
@@ -90,6 +94,29 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
         keys["share_expert_adapters"] = False
         arguments.note("every expert is predicted with an adapter of its own, as transformers 4 has a module for each")
     return keys | quantised(arguments)
+
+
+def _in_parameters(arguments: Arguments, keys: dict[str, Any]) -> dict[str, Any]:
+    """Return keys of adapters in parameters that hold the weights of all experts (PEFT's target_parameters).
+
+    PEFT sums weights and adapters, axolotl's ScatterMoE multiplies with both. Source: axolotl,
+    src/axolotl/integrations/kernels/libs/scattermoe_lora and sonicmoe/experts.py (materialize_expert_lora).
+    """
+    names = arguments.listed("lora_target_parameters")
+    if not names:
+        return {}
+    values = arguments.fields.values
+    runs_beside = values.get("use_scattermoe") is True or values.get("experts_implementation") == SCATTERED
+    if not runs_beside and any(arguments.switch(key) for key in ("load_in_4bit", "load_in_8bit")):
+        arguments.broken("lora_target_parameters", "experts in few bits have no sum with adapters; name linear layers")
+    unknown = [name for name in names if _last(name) not in PARAMETERS]
+    if unknown:
+        arguments.broken("lora_target_parameters", f"{unknown[0]}: expected experts' {' and '.join(PARAMETERS)}")
+    beside = [target for target in keys.get("targets", EVERY_PART) if target not in OF_PARTS]
+    found = {PARAMETERS[_last(name)] for name in names if name not in unknown}
+    arguments.note("adapters of experts' parameters are predicted in those of shared experts and dense layers too")
+    keys = {"targets": [*beside, *sorted(found, reverse=True)], "share_expert_adapters": False}
+    return keys if runs_beside else {**keys, "expert_weights": True}
 
 
 def _name(arguments: Arguments) -> str:

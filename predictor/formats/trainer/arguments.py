@@ -10,6 +10,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.formats.fields import Fields
 from predictor.formats.shell.words import as_written, is_unknown
 
+OWN_KEYS = "trainer"  # the keys of a dialect whose names are the Trainer's own, with others that scripts have
 WORDS = {"true": True, "false": False, "yes": True, "no": False, "none": None, "null": None}
 
 
@@ -71,7 +72,9 @@ class Arguments:
         """Return the tool's name of an argument; of several the one that has a value."""
         names = [name for name, usual in self.dialect.names.items() if usual == key]
         given = [name for name in (key, *names) if self.fields.has(name)]
-        return given[0] if given else names[0] if names else key
+        if given or not names or self.dialect.keys == OWN_KEYS:
+            return given[0] if given else key
+        return names[0]
 
     def has(self, key: str) -> bool:
         """Return whether an argument is given; it does not count as read."""

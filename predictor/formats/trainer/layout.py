@@ -27,14 +27,6 @@ SHIPPED = Path(__file__).parent / "shipped.yaml"
 MIB = 2**20
 DDP_BUCKET_MIB = 25
 HIGHEST = 5  # folders above a file in which a path that it names may start
-# Words of TrainingArguments.fsdp by accelerate's strategies.
-STRATEGIES = {
-    "full_shard": "FULL_SHARD",
-    "shard_grad_op": "SHARD_GRAD_OP",
-    "no_shard": "NO_SHARD",
-    "hybrid_shard": "HYBRID_SHARD",
-    "hybrid_shard_zero2": "HYBRID_SHARD_ZERO2",
-}
 # Keys of fsdp_config that say how weights are loaded and wrapped, by unit of a layer as they are predicted.
 OF_NO_STEP = ("xla", "min_num_params", "version", "activation_checkpointing", "sharding_strategy")
 FSDP_KEYS = {"transformer_layer_cls_to_wrap", "limit_all_gathers"}
@@ -281,7 +273,7 @@ def _with_deepspeed(content: dict[str, Any], where: str, arguments: Arguments, p
 def _fsdp(arguments: Arguments, launch: Launch, precision: str, problems: Problems) -> Layout:
     """Return the layout of TrainingArguments' own keys on FSDP, as accelerate calls them."""
     words, held = arguments.listed("fsdp"), _held(arguments, launch)
-    strategy = next((STRATEGIES[word] for word in words if word in STRATEGIES), None)
+    strategy = next((word.upper() for word in words if word.upper() in accelerate.STRATEGIES), None)
     section = {key if key.startswith("fsdp_") else f"fsdp_{key}": value for key, value in held.items()}
     section = {key: value for key, value in section.items() if key.removeprefix("fsdp_") not in FSDP_KEYS}
     section = {key: value for key, value in section.items() if not key.startswith("fsdp_xla")}

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from predictor.formats.hub_models import preset_of
+from predictor.formats.hub_models import last_part, preset_of
 from predictor.formats.shell.words import as_written, is_unknown
 from predictor.formats.trainer.arguments import Arguments
 
@@ -31,7 +31,7 @@ def model_of(arguments: Arguments, base: Path, has_images: bool) -> dict[str, An
     named = [arguments.value(key) for key in NAMES]
     name = next((str(found) for found in named if found), None)
     keys: dict[str, Any] = {"loss": LOSS}
-    if name is None or is_unknown(name):
+    if name is None or is_unknown(last_part(name)):
         which = "it names no model" if name is None else f"the model is {as_written(name)}, which comes from outside"
         return _open(arguments, which, keys)
     name = IN_CACHE.sub(r"\1/\2", name)

@@ -1,4 +1,4 @@
-"""Read a YAML of Oumi whose trainer is Hugging Face's, TRL's of supervised fine-tuning or its own.
+"""Read a YAML of Oumi whose trainer is Hugging Face's, one of TRL's that generates nothing, or its own.
 
 Source of names and defaults: oumi-ai/oumi, src/oumi/core/configs/params (model_params.py, training_params.py,
 peft_params.py, fsdp_params.py, deepspeed_params.py) and training_config.py.
@@ -17,7 +17,8 @@ from predictor.formats.fields import Fields
 from predictor.formats.interpolation import filled
 from predictor.formats.trainer.arguments import Arguments, Dialect, sectioned
 from predictor.formats.trainer.layout import Launch
-from predictor.formats.trainer.run import read_run, refuse_task
+from predictor.formats.trainer.preference import named, other_objective
+from predictor.formats.trainer.run import read_run
 
 FORMAT = "Oumi YAML"
 DIALECT = Dialect(
@@ -78,9 +79,10 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     values |= _layout(content)
     arguments = Arguments(Fields(values, where, problems=problems.lines), DIALECT)
     trainer = str(values.get("training.trainer_type", "HF")).upper()
-    if trainer not in TRAINERS:
-        problems.lines.append(str(refuse_task(arguments, "training.trainer_type", "that trainer")))
-    return read_run(arguments, launch, FORMAT, problems)
+    objective = named(trainer.removeprefix("TRL_").lower())
+    if trainer not in TRAINERS and objective is None:
+        problems.lines.append(str(other_objective(arguments, "training.trainer_type")))
+    return read_run(arguments, launch, FORMAT, problems, objective)
 
 
 def _layout(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,7 @@ STATE_BYTES = {
     "adamw_torch_4bit": 1 + 8 / 128,  # torchao: blocks of 128
     "ao_adamw_4bit": 1 + 8 / 128,
 }
+MUON = "muon"  # of whole matrices; where they are sharded, ranks exchange them in ways of their own
 PAGED = ("paged_adamw_32bit", "paged_adamw")
 MOMENTS_16_BITS, MOMENTS_32_BITS = 4, 8
 
@@ -96,12 +97,14 @@ def optimizer_of(arguments: Arguments, adapts: bool, weights_in_fp32: bool, shar
     if name in PAGED:
         arguments.note(f"optim {name}: its states are predicted to stay on the GPU")
         return {}
+    if name == MUON and not adapts:  # of weights in 16 bits its momentum is too
+        return {"optimizer": MUON} | ({} if sharded or weights_in_fp32 else {"optimizer_state_bytes": 2.0})
     if name not in ADAMS:
         if adapts:
             arguments.note(f"optim {name}: the optimizer of the adapters is predicted as AdamW")
             return {}
         arguments.broken(
-            "optim", f"only AdamW is modelled, in 32, 8 and 4 bits; write adamw_torch to predict with it, not {name}"
+            "optim", f"modelled are AdamW, in 32, 8 and 4 bits, and Muon; write adamw_torch or muon, not {name}"
         )
         return {}
     if adapts or sharded or weights_in_fp32:

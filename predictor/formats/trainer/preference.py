@@ -88,7 +88,9 @@ def objective_keys(
         arguments.unsaid["training.micro_batch_size"] += f"; it counts sequences, {objective.sequences} a sample"
     if name in REWARDS:
         model["loss"] = "score"
-    elif model.get("loss") in ("fused", "fused_linear"):
+    else:
+        arguments.note("log-probabilities are predicted of whole logits; TRL's newest releases make them in chunks")
+    if model.get("loss") in ("fused", "fused_linear"):
         model["loss"] = WHOLE_LOGITS
     passes = 1 if arguments.value("loss_type") == WITHOUT_KL else objective.passes
     training |= _reference(arguments, name, passes, adapts)

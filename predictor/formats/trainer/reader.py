@@ -14,6 +14,8 @@ from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
 from predictor.formats.trainer.run import read_run
+from predictor.formats.trainer.sections import flattened, has_sections
+from predictor.formats.trainer.unsloth import ITS_OWN, with_kernels
 
 FORMAT = "Hugging Face Trainer arguments"
 STATE = "Hugging Face trainer_state.json"
@@ -29,6 +31,7 @@ NAMES = {
     "lora_rank": "lora_r",
     "lora_target": "lora_target_modules",
     "target_modules": "lora_target_modules",
+    "target_parameters": "lora_target_parameters",
     "trainable": "lora_target_modules",
     "modules_to_save": "lora_modules_to_save",
     "use_lora": "use_peft",
@@ -61,6 +64,7 @@ TRL = Dialect(
         "dtype": "float32",
     },
 )
+PARTS = (("max_source_length", "max_target_length"), ("max_input_length", "max_output_length"))
 # Arguments of TRL alone; max_seq_length and dataset_mixer are of releases that had the Trainer's own defaults.
 OF_TRL = ("packing", "dataset_mixture", "dataset_text_field", "assistant_only_loss", "completion_only_loss")
 OF_OLDER_TRL = ("max_seq_length", "dataset_mixer")
@@ -77,9 +81,11 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     Raises:
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each.
     """
-    problems = Problems()
-    content = read_mapping(path)
-    return from_arguments(content, path.name, Launch(path.parent, num_gpus), problems)
+    content, launch, objective = read_mapping(path), Launch(path.parent, num_gpus), None
+    if has_sections(content):
+        content, note, objective = flattened(content, path.name)
+        launch.notes.append(note)
+    return from_arguments(content, path.name, launch, Problems(), objective=objective)
 
 
 def from_arguments(
@@ -99,6 +105,8 @@ def from_arguments(
     if any(key in values for key in ("lora_r", "lora_rank", "lora_target_modules")):
         values.setdefault("use_peft", True)
     _of_scripts(values)
+    if values.get("gradient_checkpointing") == ITS_OWN:
+        launch.notes += [f"{where}: {note}" for note in with_kernels(values, "gradient_checkpointing")]
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), dialect)
     return read_run(arguments, launch, FORMAT, problems, objective)
 
@@ -109,9 +117,10 @@ def _of_scripts(values: dict[str, Any]) -> None:
         values["fills_sequences"] = True
     if "use_reentrant" in values:
         values.setdefault("gradient_checkpointing_kwargs", {"use_reentrant": values.pop("use_reentrant")})
-    parts = [values.pop(key, None) for key in ("max_source_length", "max_target_length")]
-    if all(isinstance(part, int) for part in parts):  # a sample is its source and its target
-        values.setdefault("max_length", sum(parts))
+    for pair in PARTS:
+        parts = [values.pop(key, None) for key in pair]
+        if all(isinstance(part, int) for part in parts):  # a sample is its source and its target
+            values.setdefault("max_length", sum(parts))
     if values.get("deepspeed") is True:  # a switch beside DeepSpeed's own arguments
         del values["deepspeed"]
         named, stage = values.pop("deepspeed_config", None), values.pop("zero_stage", None)

@@ -34,6 +34,7 @@ BESIDE_OTHERS = (
     "lora_r",
     "lora_dropout",
     "lora_target_modules",
+    "lora_target_parameters",
     "lora_modules_to_save",
     "use_dora",
     "bnb_4bit_quant_type",
@@ -52,6 +53,7 @@ BESIDE_OTHERS = (
     "liger_kernel_config",
 )
 IMAGES = ("processor_type", "image_size", "image_max_pixels", "freeze_vision_tower", "image_folder")
+KEYS = "trainer"  # of TRL and the Trainer's own scripts; other tools set the storage of four bits themselves
 REENTRANT = "use_reentrant"
 IN_STREAM = "legacy"  # of activation_offloading, as axolotl calls it: copies in the stream that computes
 
@@ -91,6 +93,8 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         if weights_in_fp32 and layout.framework is Framework.TRANSFORMERS and not arguments.switch("load_in_4bit"):
             arguments.note("the base is predicted in 16 bits; in fp32 it takes twice the memory, and casts")
         training["lora"] = problems.part(nothing(), lora_of, arguments, model)
+        if layout.parallelism.get("zero_stage") == 3 and arguments.dialect.keys == KEYS:
+            _note_storage(arguments, training["lora"])
     else:
         problems.part(nothing(), _unadapted, arguments)
     training |= optimizer_of(arguments, adapts, weights_in_fp32, layout.sharded)
@@ -158,6 +162,14 @@ def _offloading(arguments: Arguments) -> dict[str, Any]:
     if arguments.value("activation_offloading") != IN_STREAM:
         return {"offload_activations": True} if arguments.switch("activation_offloading") else {}
     return {"offload_activations": True, "overlap_activation_offload": False}
+
+
+def _note_storage(arguments: Arguments, lora: dict[str, Any]) -> None:
+    """Note what a sharded base in four bits needs, where a run leaves it to bitsandbytes' bytes."""
+    if lora.get("quantized_base") and not arguments.has("bnb_4bit_quant_storage"):
+        arguments.note(
+            "a base in four bits is shared out where bnb_4bit_quant_storage is the type of its other weights"
+        )
 
 
 def _unadapted(arguments: Arguments) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from predictor.formats.fields import settled_gpus
 from predictor.formats.known_keys import known_keys
 from predictor.formats.megatron.command import REDIRECTIONS, with_sources
 from predictor.formats.shell.script import parse
-from predictor.formats.shell.starts import CALLED, of_other_script
+from predictor.formats.shell.starts import CALLED, of_other_script, of_own_program
 from predictor.formats.shell.words import UNKNOWN, as_written, is_unknown
 from predictor.formats.trainer import axolotl, llama_factory, reader, swift
 from predictor.formats.trainer.layout import Launch, beside
@@ -31,12 +31,12 @@ from predictor.formats.trainer.preference import named as objective_named
 TRAINER_COMMAND = re.compile(
     r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli\s+train\b|"
     r"\baxolotl(?:\.cli\.|\s+)train\b|(?:^|\s)trl\s+sft\b|(?:^|[\s/])swift\s+(?:sft|pt|rlhf)\b|"
-    r"\baccelerate\s+launch\b(?:[^\n]|\\\n)*\.ya?ml",
+    r"(?:^|\s)megatron\s+(?:sft|pt)\b|\baccelerate\s+launch\b(?:[^\n]|\\\n)*\.ya?ml",
     re.MULTILINE,
 )
 NAMING = re.compile(r"--model_name_or_path\b")  # of a Trainer, unless other arguments tell another tool
 STARTS = ("--per_device_train_batch_size", "--per-device-train-batch-size")
-COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf", "swift")
+COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf", "swift", "megatron")
 SUBCOMMANDS = ("train", "sft", "pt", "launch", "rlhf", "dpo", "grpo", "kto", "reward", "rm")
 STAND_IN = "\u2400"  # of the mark of an unknown expansion, which YAML refuses
 ONLY_UNKNOWN = re.compile(
@@ -101,6 +101,8 @@ def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Re
         other = of_other_script(path.name, text)
         if other is not None and CALLED.search(text) is not None:
             raise other
+        if (own := of_own_program(path.name, text.replace("\\\n", " "))) is not None:
+            raise own
         raise ConfigError(
             f"{path.name}: it starts no Trainer of a language model that is told by its arguments, such as "
             "--per_device_train_batch_size; read the script or the file that has them"
@@ -130,6 +132,10 @@ def _read(command: Command, where: str, launch: Launch, documents: list[str], pr
     else:
         prefix = "--"
     program = command.program
+    if program.startswith("megatron"):
+        from predictor.formats.trainer import megatron_run  # costs a start that has none
+
+        return megatron_run.from_mapping(content, where, launch, problems, prefix)
     if program.startswith("swift"):
         return swift.from_mapping(content, where, launch, problems, prefix, _objective(command))
     if program.startswith("axolotl"):
@@ -291,7 +297,7 @@ def _launch(command: Command, text: str, values: Mapping[str, str], path: Path, 
         own["fsdp_config"] = {**own.get("fsdp_config", {}), **section}
     nodes = _number(found.get("num_nodes")) or _number(str(found.get("nnodes", "")).partition(":")[0])
     nodes = nodes or _number(own.get("num_machines")) or 1
-    if command.program.startswith("swift") and "nproc_per_node" not in found:
+    if command.program.startswith(("swift", "megatron")) and "nproc_per_node" not in found:
         found |= _environment(text, values)
         nodes = _number(found.get("nnodes")) or nodes
     notes: list[str] = []

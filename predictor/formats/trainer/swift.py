@@ -27,6 +27,7 @@ DIALECT = Dialect(
         "model_id_or_path": "model_name_or_path",
         "lora_rank": "lora_r",
         "target_modules": "lora_target_modules",
+        "target_parameters": "lora_target_parameters",
         "lora_dropout_p": "lora_dropout",
         "modules_to_save": "lora_modules_to_save",
         "attn_impl": "attn_implementation",

@@ -16,7 +16,7 @@ from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect, sectioned
 from predictor.formats.trainer.layout import Launch
-from predictor.formats.trainer.run import read_run
+from predictor.formats.trainer.run import IN_STREAM, read_run
 
 FORMAT = "Unsloth YAML"
 DIALECT = Dialect(
@@ -35,6 +35,7 @@ DIALECT = Dialect(
         "lora.lora_r": "lora_r",
         "lora.lora_dropout": "lora_dropout",
         "lora.target_modules": "lora_target_modules",
+        "lora.use_dora": "use_dora",
     },
     {
         "max_length": 2048,
@@ -51,7 +52,6 @@ DIALECT = Dialect(
 SECTIONS = ("training", "lora")
 ITS_OWN = "unsloth"  # checkpoints of layers that wait in host memory
 KERNELS = "kernels are predicted as Liger's, which fuse the same parts, and adapters as PEFT's"
-KEPT = "checkpoints are predicted to stay on the GPU; Unsloth's wait in host memory, copied beside the computing"
 
 
 def read(path: Path, num_gpus: int | None = None) -> Read:
@@ -90,4 +90,6 @@ def with_kernels(values: dict[str, Any], key: str) -> list[str]:
     values["use_liger_kernel"] = True
     written = str(values.get(key, ITS_OWN)).lower()
     values[key] = written not in ("none", "false", "no", "off", "0")
-    return [KERNELS, KEPT] if written == ITS_OWN else [KERNELS]
+    if written == ITS_OWN:  # unsloth_zoo/gradient_checkpointing.py, a function of autograd of its own
+        values |= {"activation_offloading": IN_STREAM, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    return [KERNELS]

@@ -8,7 +8,7 @@ Source of the bytes and steps of each: predictor/core/costs/collectives.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, exp, floor
 from typing import NamedTuple, Protocol
 
@@ -213,6 +213,6 @@ def rescaled(known: Cost, before: Cost, after: Cost, ratios: Cost) -> Cost:
     """
     if before == after or before.us <= 0.0:
         return known
-    kept = product(replace(after * (1.0 / before.us), source=max(after.source, before.source)), known)
+    kept = product((after * (1.0 / before.us))._replace(source=max(after.source, before.source)), known)
     other = product(after, ratios)
-    return replace(kept, low_us=min(kept.low_us, other.low_us), high_us=max(kept.high_us, other.high_us))
+    return kept._replace(low_us=min(kept.low_us, other.low_us), high_us=max(kept.high_us, other.high_us))

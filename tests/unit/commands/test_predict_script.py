@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from predictor import predict
 from predictor.__main__ import main
 from predictor.core.base.errors import ConfigError
-from predictor.core.schema.finding import find_folder
+from predictor.core.schema.finding import DIFFERS, find_folder, others_with, usual_notes
 from predictor.core.schema.settings import parse_setting
 
 SCRIPT = """#!/bin/bash
@@ -82,15 +83,41 @@ def test_key_of_a_section_goes_before_a_key_inside_it() -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("A100", "GPU of A100_40, A100_SXM, Perlmutter and Selene: name one"),
-        ("A100-80GB", "GPU of A100_SXM, Perlmutter and Selene"),
+        ("our-A100", "GPU of A100_40, A100_SXM, Perlmutter and Selene: name one"),
+        ("A100-PG509", "GPU of A100_40, A100_SXM, Perlmutter and Selene"),
         ("DGX-H100", "GPU of H100, H100_HBM2e and H100_PCIe: name one"),
-        ("GH200", "GPU of GH200_QUAD and Vista: name one"),
+        ("our-GH200", "GPU of GH200_QUAD and Vista: name one"),
     ],
 )
 def test_gpu_names_the_systems_that_have_it(name: str, meant: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=meant):
         find_folder(name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "system"), [("A100", "A100_SXM"), ("a100-80gb", "A100_SXM"), ("DGX A100", "A100_SXM"), ("GH200", "Vista")]
+)
+def test_a_gpu_of_several_systems_stands_for_one_of_them(name: str, system: str, tmp_path: Path) -> None:
+    assert find_folder(name, tmp_path).name == system
+    (note,) = usual_notes(name)
+    assert note.startswith(f"{name} is read as {system}; with the same GPU: ")
+    assert usual_notes(system) == ()
+
+
+def test_every_answer_says_what_a_gpu_stands_for(capsys: Capture) -> None:
+    asked = ["--model", "llama3-8b", "--system", "A100", "--global-batch-size", "64", "--gpus", "8"]
+    said = "A100 is read as A100_SXM; with the same GPU: Perlmutter ("
+    for command in (["predict", *asked, "--json"], ["search", *asked, "--top", "1", "--json"]):
+        notes = json.loads(told(command, capsys))["notes"]
+        assert len([note for note in notes if note.startswith(said)]) == 1
+
+
+def test_systems_of_one_gpu_say_how_they_differ(capsys: Capture) -> None:
+    lines = {line.split()[0]: line for line in told(["list-systems"], capsys).splitlines()}
+    assert "(what A100 alone means: " in lines["A100_SXM"]
+    assert all(lines[name].endswith(")") for name in DIFFERS)
+    same = {name for name in lines if len(others_with(lines[name].split()[1], name))}
+    assert same <= DIFFERS.keys()
 
 
 @pytest.mark.parametrize("name", ["GTX1080", "TPUv5"])

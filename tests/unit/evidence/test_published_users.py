@@ -29,7 +29,7 @@ def test_arguments_of_megatrons_tests_are_read_as_a_file_of_them_is(tmp_path: Pa
     ("given", "reason"),
     [
         ({}, "arguments of the run are not stated"),
-        ({**ARGUMENTS, "--optimizer": "muon"}, "arguments are refused: arguments: --optimizer is muon"),
+        ({**ARGUMENTS, "--optimizer": "lion"}, "arguments are refused: arguments: --optimizer is lion"),
         ({key: value for key, value in ARGUMENTS.items() if key != "--merge-file"}, "leave open model.vocab_size"),
     ],
 )

@@ -8,7 +8,8 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from fitting.discrepancy import LeftOut, Row, by_source, fitted, left_out, model_of, shortest_interval
+from fitting.discrepancy import LeftOut, fitted, left_out, model_of, shortest_interval
+from fitting.published_rows import Row, by_source
 from predictor.core.step.discrepancy import ALL, FRAMEWORK, ORDINARY
 from predictor.core.workload.software import Framework
 
@@ -67,7 +68,7 @@ def test_rows_of_one_configuration_count_once_and_a_large_source_as_forty() -> N
 def test_a_left_out_source_tells_nothing_of_itself() -> None:
     def told(mean: float) -> list[LeftOut]:
         rows = many(rows_of("new", mean, framework=TITAN, seed=99))
-        start = fitted(many()).point
+        start = fitted(many())
         return [each for each in left_out(rows, start) if each.row.source == "new"]
 
     near, far = told(0.0), told(0.6)

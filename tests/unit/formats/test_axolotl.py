@@ -69,6 +69,7 @@ def test_sizes(tmp_path: Path) -> None:
         ),
         ({"bf16": False, "fp16": True}, "training", "precision", "fp16"),
         ({"bf16": False, "fp16": False}, "training", "precision", "fp32"),
+        ({"optimizer": "muon"}, "training", "optimizer", "muon"),
         ({"optimizer": "adamw_bnb_8bit"}, "training", "optimizer_state_bytes", 2 + 8 / 256),
         ({"context_parallel_size": 2}, "parallelism", "data_parallel_size", 4),
         ({"tensor_parallel_size": 4}, "parallelism", "tensor_parallel_size", 4),
@@ -96,7 +97,7 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
     [
         ({"rl": "grpo"}, "rl is 'grpo'; modelled are supervised fine-tuning, dpo, ipo"),
         ({"adapter": "ia3"}, "adapter is 'ia3'; only lora and qlora are modelled"),
-        ({"optimizer": "muon"}, "optimizer is 'muon'; only AdamW is modelled"),
+        ({"optimizer": "lion_32bit"}, "optimizer is 'lion_32bit'; modelled are AdamW, in 32, 8 and 4 bits, and Muon"),
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
         ({"unfrozen_parameters": ["lm_head"]}, "training of a part of the weights is not modelled"),
         ({"fsdp_config": {"offload_params": True, "reshard_after_forward": False}}, "it is modelled where weights are"),
@@ -153,6 +154,23 @@ def test_activations_on_the_host(keys: dict[str, Any], expected: tuple[Any, ...]
     training = found(tmp_path, **keys).content["training"]
     names = ("recompute", "offload_activations", "overlap_activation_offload")
     assert tuple(training.get(name) for name in names) == expected
+
+
+PARAMETERS = {
+    "adapter": "lora",
+    "lora_r": 8,
+    "lora_target_modules": ["q_proj"],
+    "lora_target_parameters": ["experts.gate_up_proj", "experts.down_proj"],
+}
+
+
+def test_adapters_of_parameters_are_sums_but_for_scattermoe(tmp_path: Path) -> None:
+    for keys, is_summed in (({}, True), ({"use_sonicmoe": True}, True), ({"use_scattermoe": True}, None)):
+        lora = found(tmp_path, **PARAMETERS, **keys).content["training"]["lora"]
+        assert lora["targets"] == ["q", "ffn_up", "ffn_down"]
+        assert lora.get("expert_weights") is is_summed
+    with pytest.raises(ConfigError, match="experts in few bits have no sum with adapters"):
+        found(tmp_path, **{**PARAMETERS, "adapter": "qlora"})
 
 
 @pytest.mark.parametrize(

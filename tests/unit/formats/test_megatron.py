@@ -343,7 +343,7 @@ REFUSED = [
     ("--is-hybrid-model", "its layers are not named; write --hybrid-override-pattern"),
     ("--hybrid-override-pattern MX", "expected 8 letters of M * - E, one a layer"),
     ("--decoder-num-layers 4", "only decoders without an encoder are predicted"),
-    ("--optimizer sgd", "--optimizer is sgd; only adam is modelled"),
+    ("--optimizer sgd", "--optimizer is sgd; only adam and muon are modelled"),
     ("--fp16 --bf16", "--fp16 and --bf16 are both given"),
     ("--position-embedding-type relative", "expected learned_absolute, rope, yarn, alibi or none"),
     ("--normalization Batch", "--normalization is Batch; expected LayerNorm, RMSNorm"),

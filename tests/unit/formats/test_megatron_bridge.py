@@ -107,6 +107,7 @@ def test_function_of_a_recipe(tmp_path: Path) -> None:
         ("cfg.model.cpu_offloading = True\ncfg.model.cpu_offloading_num_layers = 4",
          "training", "offload_activation_layers", 4),
         ("cfg.optimizer.optimizer_cpu_offload = True", "training", "offload_optimizer", 1.0),
+        ("cfg.optimizer.optimizer = 'dist_muon'", "training", "optimizer", "muon"),
         ("cfg.ddp.grad_reduce_in_fp32 = False\ncfg.mixed_precision = None or 'bf16_mixed'",
          "parallelism", "fp32_gradients", True),
         (("cfg.model.pipeline_model_parallel_size = 2\n"
@@ -225,7 +226,7 @@ cfg.model = GPTModelProvider(num_layers=4, hidden_size=256, num_attention_heads=
     [
         ("import os\ncfg.train.micro_batch_size = int(os.environ['MBS'])", r"train\.micro_batch_size cannot be read"),
         ("cfg.model.unheard_of_size = 3", r"model\.unheard_of_size is 3; of Megatron-Bridge it is not known here"),
-        ("cfg.optimizer.optimizer = 'lion'", "only adam is modelled"),
+        ("cfg.optimizer.optimizer = 'lion'", "only adam and muon are modelled"),
         ("cfg.mixed_precision = 'int4'", "mixed_precision is int4"),
         ("cfg.model.freeze_vision_model = True", "towers of other modalities"),
         ("cfg.peft = 'dora'", "only LoRA is modelled"),

@@ -124,6 +124,34 @@ def test_an_optimizer_on_the_host(arguments: str, expected: tuple[float | None, 
 
 
 @pytest.mark.parametrize(
+    ("arguments", "stage", "reduction"),
+    [
+        ("--optimizer muon", 0, "all_reduce"),
+        ("--optimizer muon --use-distributed-optimizer", 1, "reduce_scatter"),
+        ("--optimizer dist_muon", 1, "all_reduce"),
+        ("--optimizer muon --use-layer-wise-distributed-optimizer", 1, "all_reduce"),
+    ],
+)
+def test_muon_shares_out_whole_layers(arguments: str, stage: int, reduction: str, tmp_path: Path) -> None:
+    content = small(tmp_path, arguments)
+    assert content["training"]["optimizer"] == "muon"
+    assert (content["parallelism"]["zero_stage"], content["parallelism"]["gradient_reduction"]) == (stage, reduction)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--optimizer muon --muon-num-ns-steps 6", "only 5 are modelled"),
+        ("--optimizer muon --muon-tp-mode duplicated --tensor-model-parallel-size 2", "only blockwise is modelled"),
+        ("--optimizer adaptive_muon", "only adam and muon are modelled"),
+    ],
+)
+def test_muon_that_is_not_modelled(arguments: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(tmp_path, arguments)
+
+
+@pytest.mark.parametrize(
     ("arguments", "modules", "note"),
     [
         ("core_attn", None, None),

@@ -83,11 +83,11 @@ def test_a_task_that_trains_nothing(tmp_path: Path) -> None:
         ),
         (
             "--config own.yaml",
-            "train.py with own.yaml: read that file, if it is of a tool that list-formats shows",
+            "train.py with own.yaml: read that file, if it is of a tool that list-formats shows; otherwise",
         ),
     ],
 )
 def test_a_program_of_one_s_own_says_what_to_give(arguments: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         found(tmp_path, f"torchrun --nproc_per_node 8 train.py {arguments}\n")
-    assert str(caught.value) == f"run.sh starts {message}; {WAY_OUT}"
+    assert str(caught.value).removesuffix(WAY_OUT).rstrip("; ") == f"run.sh starts {message}"

@@ -62,6 +62,12 @@ def test_base(tmp_path: Path) -> None:
             {"rank": 4, "targets": ["q", "v"]},
         ),
         (
+            {"peft": {"dim": 4, "target_modules": ["*.q_proj"], "use_dora": True}},
+            "training",
+            "lora",
+            {"rank": 4, "targets": ["q"], "dora": True},
+        ),
+        (
             {
                 "model": {"pretrained_model_name_or_path": "Qwen/Qwen3-30B-A3B", "backend": {"dispatcher": "deepep"}},
                 "distributed": {"tp_size": 1, "ep_size": 8},
@@ -94,7 +100,6 @@ def test_round_of_a_pipeline(tmp_path: Path) -> None:
         ({"model": {"_target_": "nemo_automodel.NeMoAutoModelForImageTextToText"}}, "a model with a vision tower"),
         ({"flow_matching": {"a": 1}}, "of a diffusion model"),
         ({"quantization": {"load_in_4bit": True}}, "base weights in four or eight bits"),
-        ({"peft": {"dim": 8, "use_dora": True}}, "only LoRA is modelled"),
         ({"peft": {"dim": 8, "target_modules": ["router"]}}, "adapters are at router; known"),
         ({"distributed": {"num_unheard_of_ranks": 2}}, r"distributed\.num_unheard_of_ranks is 2; of NeMo AutoModel"),
     ],

@@ -23,7 +23,7 @@ ARGUMENTS = (
         ("a.yaml", "work_group: x\nmodules: {}\n", "a.yaml is of Primus, which is not read"),
         ("a.yaml", "seed_everything: 1\nmodel: {}\noptimizer: {}\ntrain: {}\n", "is of Lightning"),
         ("a.yaml", "workload:\n  image: x\n  gpus: 8\n", "is of a GPU recipe's Helm chart"),
-        ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron sft --micro_batch_size 1\n", "is of ms-swift"),
+        ("a.sh", "NPROC_PER_NODE=2 \\\nmegatron rlhf --micro_batch_size 1\n", "is of ms-swift"),
         ("a.sh", "#!/bin/bash\nTP=2 bash examples/train.sh --x 1\n", "it starts examples/train.sh: read that"),
         ("a.sh", "export TP=2\nexport PP=4\n", "read the script that starts it"),
     ],

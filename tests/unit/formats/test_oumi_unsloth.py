@@ -77,6 +77,11 @@ def test_what_oumi_s_files_ask_for_in_vain(keys: dict[str, Any], message: str, t
         found(tmp_path, OUMI, keys)
 
 
+def test_oumi_s_preference_learning(tmp_path: Path) -> None:
+    training = found(tmp_path, OUMI, {"training": {"trainer_type": "TRL_DPO"}}).content["training"]
+    assert (training["micro_batch_size"], training["reference_model"]) == (4, "separate")
+
+
 def test_unsloth_with_adapters(tmp_path: Path) -> None:
     read = found(tmp_path, UNSLOTH, {})
     training = read.content["training"]
@@ -85,7 +90,8 @@ def test_unsloth_with_adapters(tmp_path: Path) -> None:
     assert (training["precision"], training["recompute"]) == ("bf16", "full")
     assert read.content["model"]["loss"] == "fused_linear"
     assert any("kernels are predicted as Liger's" in note for note in read.notes)
-    assert any("checkpoints are predicted to stay on the GPU" in note for note in read.notes)
+    assert (training["offload_activations"], training["overlap_activation_offload"]) == (True, False)
+    assert "recompute_stops_early" not in training
 
 
 def test_unsloth_on_all_weights(tmp_path: Path) -> None:

@@ -110,7 +110,6 @@ def test_fine_tuning_of_verl_takes_the_launchers_gpus(tmp_path: Path) -> None:
     ("more", "message"),
     [
         (f"{ACTOR}.strategy=torchtitan", "the actor's strategy is torchtitan; modelled: fsdp"),
-        (f"{ACTOR}.fsdp_config.offload_policy=True", "states that stay on the host during an update"),
         (f"+{ACTOR}.unheard_of_size=3", r"actor\.unheard_of_size is 3; of verl it is not known here"),
     ],
 )
@@ -219,9 +218,13 @@ def test_recipe_of_nemo_rl_builds_on_another_file(tmp_path: Path) -> None:
         read_any(path)
 
 
-def test_host_offload_of_nemo_rl_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cpu_offload is True; offloading is not modelled"):
-        of_nemo_rl(tmp_path, {"policy": {"dtensor_cfg": {"cpu_offload": True}}})
+def test_states_on_the_host(tmp_path: Path) -> None:
+    of_nemo = of_nemo_rl(tmp_path, {"policy": {"dtensor_cfg": {"cpu_offload": True}}}).content["training"]
+    of_verl = of_script(tmp_path, VERL, f"{ACTOR}.fsdp_config.offload_policy=True").content["training"]
+    assert of_nemo["offload_parameters"] is of_verl["offload_parameters"] is True
+    assert of_nemo["offload_optimizer"] == of_verl["offload_optimizer"] == 1.0
+    activations = "actor_rollout_ref.model.enable_activation_offload=True"
+    assert of_script(tmp_path, VERL, activations).content["training"]["offload_activations"] is True
 
 
 def test_optimizer_of_verl(tmp_path: Path) -> None:

@@ -80,7 +80,9 @@ def test_flavors_with_sizes_of_their_own(name: str, flavor: str, sizes: dict[str
 def test_every_flavor_can_be_predicted() -> None:
     for name, of in flavors().items():
         for flavor, model in of.items():
-            keys = {"preset": model} if isinstance(model, str) else {**({} if "preset" in model else COMMON), **model}
+            keys: dict[str, Any] = (
+                {"preset": model} if isinstance(model, str) else {**({} if "preset" in model else COMMON), **model}
+            )
             keys |= {"vision": {**keys["vision"], "image_size": 512}} if "vision" in keys else {}
             content = {"system": "H100", "model": {**keys, "sequence_length": 1024}}
             batch = {"training": {"micro_batch_size": 1, "num_micro_batches": 1, "conditions": "model"}}

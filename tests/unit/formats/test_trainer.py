@@ -141,11 +141,29 @@ def test_embeddings_that_train_beside_adapters(tmp_path: Path) -> None:
     assert found(tmp_path, **LORA, **saved).content["training"]["lora"]["train_embeddings"]
 
 
+def test_sharded_bits_need_their_storage(tmp_path: Path) -> None:
+    keys = {**LORA, "load_in_4bit": True, "fsdp": "full_shard"}
+    assert any("bnb_4bit_quant_storage" in note for note in found(tmp_path, **keys).notes)
+    said = found(tmp_path, **keys, bnb_4bit_quant_storage="bfloat16")
+    assert not any("bnb_4bit_quant_storage" in note for note in said.notes)
+    assert said.content["training"]["lora"]["quantized_base"] is True
+
+
+def test_adapters_of_parameters(tmp_path: Path) -> None:
+    parameters = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    keys = {**LORA, "lora_target_modules": ["q_proj", "o_proj"], "lora_target_parameters": parameters}
+    lora = found(tmp_path, **keys).content["training"]["lora"]
+    assert lora["targets"] == ["q", "attention_output", "ffn_up", "ffn_down"]
+    assert (lora["expert_weights"], lora["share_expert_adapters"]) == (True, False)
+    with pytest.raises(ConfigError, match=r"router\.weight: expected experts' gate_up_proj and down_proj"):
+        found(tmp_path, **{**keys, "lora_target_parameters": ["mlp.router.weight"]})
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
         ({"load_in_4bit": True}, "quantised weights are trained with adapters alone"),
-        ({"optim": "adafactor"}, "optim is 'adafactor'; only AdamW is modelled"),
+        ({"optim": "adafactor"}, "optim is 'adafactor'; modelled are AdamW"),
         ({"fp16": True}, "fp16 is True; bf16 is true as well"),
         ({"attn_implementation": "flex_attention"}, "attn_implementation is 'flex_attention'; it is not modelled"),
         ({"num_generations": 8}, "reinforcement learning on generated samples is not modelled"),
@@ -326,3 +344,19 @@ def test_out_proj_is_attention_s_unless_others_are_named(
 ) -> None:
     keys = {"use_peft": True, "lora_target_modules": modules, "model_name_or_path": "somebody/unknown"}
     assert found(tmp_path, **keys).content["training"]["lora"]["targets"] == targets
+
+
+def test_source_and_target_make_a_sample(tmp_path: Path) -> None:
+    keys = {"max_seq_length": None, "max_input_length": 512, "max_output_length": 256}
+    assert found(tmp_path, **keys).content["model"]["sequence_length"] == 768
+
+
+def test_checkpoints_of_unsloth_tell_its_kernels(tmp_path: Path) -> None:
+    read = found(tmp_path, gradient_checkpointing="unsloth")
+    assert read.content["training"]["offload_activations"] is True
+    assert read.content["model"]["loss"] == "fused_linear"
+    assert any("kernels are predicted as Liger's" in note for note in read.notes)
+
+
+def test_adapters_of_another_file_are_refused_by_name(tmp_path: Path) -> None:
+    assert "lora_config is 'lora.json'; adapters that another file says" in refused(tmp_path, lora_config="lora.json")

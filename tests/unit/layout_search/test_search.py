@@ -86,6 +86,7 @@ def spaces(folder: Path) -> Iterator[tuple[Space, SearchQuestion]]:
         ("adapters", SMALL, {"lora": {"rank": 16}}, SWITCHES),
         ("fused head", SMALL | {"loss": "fused_linear"}, {}, SWITCHES),
         ("unfused", UNFUSED, {}, {"blocking_transfers": True}),
+        ("stops early", SMALL, {"recompute": "full", "recompute_stops_early": True}, {}),
         ("waiting", SMALL | {"hidden_size": 256, "ffn_hidden_size": 512}, {}, {}),
         ("turns", SMALL, {"synchronize_each_layer": True, "partition_activations": True}, {"fp32_gradients": True}),
     ):

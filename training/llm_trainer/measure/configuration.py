@@ -15,7 +15,7 @@ from predictor.core.plan.to_run import to_run
 from predictor.core.schema.sections import validate
 from predictor.core.workload.layout import RANK_ORDER
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.run_choices import Recompute
+from predictor.core.workload.run_choices import Optimizer, Recompute
 from predictor.core.workload.special_features import special_features
 from predictor.core.workload.switches import QkNorm
 from predictor.core.workload.transformer import Attention, Biases, Loss, Normalization
@@ -61,6 +61,8 @@ def unsupported(run: TrainingRun) -> list[str]:
         "layers_per_stage that differ": len({layers for chunks in run.chunk_layers for layers in chunks}) > 1,
         "recompute_group_layers above 1": run.recompute_group_layers > 1,
         "offload_optimizer": run.offload_optimizer > 0.0,
+        f"optimizer {run.optimizer}": run.optimizer is not Optimizer.ADAM,
+        "reference_model": run.reference_model is not None,
         "offload_parameters": run.offload_parameters,
         "offload_activation_layers": run.offload_activation_layers > 0,
         "offload_activations": run.offload_activations,

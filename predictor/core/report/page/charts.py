@@ -22,6 +22,7 @@ COLOURS = {
     "context-parallel traffic": "#4d94c4",
     "expert-parallel traffic": "#003f66",
     "pipeline traffic": VERMILION,
+    "host-link traffic": "#8c3f00",
     "waiting for the host": "#7f7f7f",
     "bubble": "#c8c8c8",
     "data-parallel, exposed": PURPLE,

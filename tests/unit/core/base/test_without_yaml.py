@@ -185,7 +185,7 @@ def test_names_are_forgiving_of_case(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_gpu_points_to_its_systems(capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = [word.replace("H100", "A100") for word in LLAMA]
+    wrong = [word.replace("H100", "our-A100") for word in LLAMA]
     assert "That is the GPU of A100_40, A100_SXM, Perlmutter and Selene: name one of them." in refused(capsys, *wrong)
 
 

@@ -14,10 +14,10 @@ import yaml
 
 from predictor.core.base.bundled import REGRESSORS_FOLDER
 from predictor.core.base.errors import PublishedError
-from predictor.core.costs import published
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, Topology
 from predictor.core.costs.cost import Source
+from predictor.core.costs.folder import MANIFEST_FORMAT
 from predictor.core.costs.links import link_use
 from predictor.core.costs.operator import Direction, Operator, Shape, StandIn
 from predictor.core.costs.published import PublishedSystem, measured_precisions, open_system, with_hardware
@@ -61,7 +61,7 @@ def seal(folder: Path) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != "manifest.json"
     }
-    manifest = {"format": published.MANIFEST_FORMAT, "files": files}
+    manifest = {"format": MANIFEST_FORMAT, "files": files}
     (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
 
 

@@ -13,7 +13,8 @@ import pytest
 from predictor.__main__ import main
 from predictor.core.base.drawing import ticks
 from predictor.core.plan.loading import prepare, read_config
-from predictor.core.report.page.charts import Bar, Mark, Point, bars, scatter
+from predictor.core.report.page.charts import COLOURS, Bar, Mark, Point, bars, scatter
+from predictor.core.report.stage_table import LABELS
 from predictor.core.step.breakdown import answers, stage_parts
 from predictor.core.step.prediction import predict
 from predictor.core.step.spans import step_trace
@@ -149,6 +150,10 @@ def test_ticks_reach_the_largest_value_and_are_few(largest: float) -> None:
     assert marks[0] == 0
     assert marks[-1] >= largest
     assert len(marks) <= 8
+
+
+def test_every_part_of_a_step_has_a_colour() -> None:
+    assert set(LABELS.values()) <= COLOURS.keys()
 
 
 def test_charts_survive_text_that_looks_like_markup() -> None:

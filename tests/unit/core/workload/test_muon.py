@@ -119,14 +119,14 @@ def test_every_expert_has_matrices_of_its_own() -> None:
     moe = {"num_experts": 8, "experts_per_token": 2, "expert_ffn_hidden_size": 512}
     found = predicted({"expert_parallel_size": 4, "zero_stage": 1}, {"moe": moe})
     routed = [one for one in matrices(found.run, 0) if one.routed]
-    assert {(one.rows, one.columns, one.count) for one in routed} == {(512, HIDDEN, 2.0 * LAYERS)}
+    assert {(one.rows, one.columns, one.number) for one in routed} == {(512, HIDDEN, 2.0 * LAYERS)}
     assert len(routed) == 3  # gate, up and down
 
 
 def test_tensor_parallel_ranks_keep_to_their_part() -> None:
     whole, split = (list(matrices(predicted({"tensor_parallel_size": tp}).run, 0)) for tp in (1, 2))
-    assert sum(one.rows * one.columns * one.count for one in split) == LAYERS * OF_A_LAYER / 2
-    assert sum(one.rows * one.columns * one.count for one in whole) == LAYERS * OF_A_LAYER
+    assert sum(one.rows * one.columns * one.number for one in split) == LAYERS * OF_A_LAYER / 2
+    assert sum(one.rows * one.columns * one.number for one in whole) == LAYERS * OF_A_LAYER
 
 
 @pytest.mark.parametrize(

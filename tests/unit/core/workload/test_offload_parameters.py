@@ -52,9 +52,19 @@ def test_one_gpu_may_keep_its_weights_on_the_host() -> None:
 
 
 def test_a_slower_link_exposes_the_copies_of_weights() -> None:
-    beside = {**SHARDED, "overlap_parameter_gather": True}
+    beside: dict[str, Any] = {**SHARDED, "overlap_parameter_gather": True}
+    keys: dict[str, Any] = {"recompute": "full", "framework": "deepspeed", "pinned_offload": True}
     none, fast, slow = (
-        predicted(beside, {"host_gb_per_s": rate}, recompute="full", offload_parameters=on).modelled_us
+        predicted(beside, {"host_gb_per_s": rate}, offload_parameters=on, **keys).modelled_us
         for rate, on in ((63.0, False), (63.0, True), (8.0, True))
     )
     assert none < fast < slow
+
+
+def test_ranks_of_a_node_share_its_memory() -> None:
+    def update_us(gpus: int) -> float:
+        found = predicted({"data_parallel_size": gpus}, offload_optimizer=1.0)
+        return dict(found.stages[0].update_parts)["update on the host"]
+
+    assert update_us(1) == pytest.approx(update_us(8))  # an eighth of the states at an eighth of the rate
+    assert update_us(16) == pytest.approx(update_us(8) / 2)

@@ -1,0 +1,1 @@
+"""Report a plan as text and JSON."""

@@ -1,0 +1,227 @@
+"""A plan as a page of text: the answer, how sure it is, what it rests on, then the table of all plans."""
+
+from __future__ import annotations
+
+from math import inf
+
+from predictor.core.base.quantities import duration, span
+from predictor.core.base.text_table import text_table
+from predictor.core.reliability.wall_times import Cause
+from predictor.core.report.not_modelled import not_modelled_note
+from predictor.core.report.text import above_published, wrapped
+from predictor.core.step.highest_mfu import mfu_note
+from predictor.core.step.memory import GIB
+from predictor.layout_search.rank import described
+from predictor.training_plan.amounts import spelled
+from predictor.training_plan.outcome import Outcome
+from predictor.training_plan.plans import LIKELY, LeftOut, TrainingPlan
+from predictor.training_plan.report.words import amount, named, percent
+
+LABEL = 11
+CHOSEN, ON_FRONT = "*", "+"
+HEAD = ("", "system", "GPUs", "batch", "step", "MFU", "training", "done by", "price", "chance", "layout")
+CAUSES = {
+    Cause.RECOMPUTED: "steps done again",
+    Cause.RESTART: "restarts",
+    Cause.CHECKPOINT: "checkpoints",
+    Cause.WAITING: "waiting for nodes",
+    Cause.MAINTENANCE: "planned stops",
+    Cause.SLOW: "slow nodes",
+}
+
+
+def answer_lines(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return the answer as labelled sentences."""
+    plan, question = outcome.chosen, outcome.question
+    low, high = plan.interval_hours
+    calendar, file = question.calendar, question.file
+    said = [("Plan", sentence(outcome))]
+    if low == inf:
+        return [
+            *said,
+            ("", "The training makes no progress among interruptions: fewer GPUs, or other values in budget."),
+        ]
+    days = f"half of the time by {spelled(calendar.day(plan.hours))} ({span(plan.hours)}), 90 % of the time between"
+    between = f"{spelled(calendar.day(low))} ({span(low)}) and {spelled(calendar.day(high))} ({span(high)})"
+    in_time, in_budget = _kept(outcome)
+    said.append(("Date", f"from {spelled(calendar.start)} on; {days} {between}{in_time}"))
+    if plan.price_per_hour is not None:
+        spot = ", spot" if plan.purchase.is_spot else ""
+        each = f"{plan.purchase.price_per_gpu_hour:,.4g} {file.currency} a GPU-hour{spot}"
+        half = f"half of the time up to {amount(plan.likely_price)} {file.currency}"
+        said.append(("Price", f"{each}; {half}{in_budget}"))
+    return said
+
+
+def sentence(outcome: Outcome) -> str:
+    """Return the answer in a sentence."""
+    return f"{named(outcome.chosen)}: {outcome_words(outcome)}"
+
+
+def outcome_words(outcome: Outcome) -> str:
+    """Return by when and for how much a plan is done, and how sure that is."""
+    plan, file = outcome.chosen, outcome.question.file
+    calendar = outcome.question.calendar
+    hours = calendar.hours
+    chance = plan.outlook.chance_within(hours) if hours is not None else file.probability
+    day = calendar.day(hours if hours is not None else plan.hours_at(file.probability))
+    low, high = plan.interval_hours
+    by = f"done by {spelled(day)} with {percent(chance)}"
+    if plan.price_per_hour is None:
+        return by
+    return f"{by}, {amount(plan.price(low))} to {amount(plan.price(high))} {file.currency}, 90 % of the time"
+
+
+def _kept(outcome: Outcome) -> tuple[str, str]:
+    """Return the chances of deadline and budget, each for its line."""
+    plan, file = outcome.chosen, outcome.question.file
+    hours = outcome.question.calendar.hours
+    date = "" if hours is None else f"; in time with {percent(plan.outlook.chance_within(hours))}"
+    if file.max_price is None or not plan.price_per_hour:
+        return date, ""
+    within = plan.outlook.chance_within(file.max_price / plan.price_per_hour)
+    both = "" if hours is None else f", both with {percent(plan.probability)}"
+    return date, f"; within {amount(file.max_price)} with {percent(within)}{both}"
+
+
+def missed(outcome: Outcome) -> str | None:
+    """Return by how much the nearest plan misses what was asked; None where it keeps it."""
+    plan, question = outcome.chosen, outcome.question
+    file, hours = question.file, question.calendar.hours
+    if outcome.is_kept:
+        return None
+    asked = [] if hours is None else [spelled(question.calendar.day(hours))]
+    asked += [] if file.max_price is None else [f"{amount(file.max_price)} {file.currency}"]
+    late = plan.hours_at(file.probability)
+    by = []
+    if late == inf:
+        by.append("it makes no progress")
+    elif hours is not None and late > hours:
+        by.append(f"it is done by {spelled(question.calendar.day(late))}, {span(late - hours)} later")
+    price = plan.price(late)
+    if price is not None and price != inf and file.max_price is not None and price > file.max_price:
+        by.append(f"it costs {amount(price)} {file.currency}, {amount(price - file.max_price)} more")
+    with_ = percent(file.probability)
+    return (
+        f"No plan keeps {' and '.join(asked) or 'an end'} with {with_}. The nearest keeps "
+        f"{'both' if len(asked) > 1 else 'it'} with {percent(plan.probability)}: with {with_} {' and '.join(by)}."
+    )
+
+
+def basis_lines(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return what the chosen plan rests on, as labelled sentences."""
+    plan = outcome.chosen
+    winner, job, walls = plan.winner, plan.job, plan.outlook.walls
+    step, memory = winner.prediction.step, plan.answer.memory_gib
+    of = "" if memory is None else f" of {memory:.1f}"
+    interval = f"90 % interval {duration(step.low_us)} – {duration(step.high_us)}"
+    layout = described(winner.ranked.plan)
+    size = f"MFU {winner.prediction.mfu:.1%}, {winner.ranked.memory_bytes / GIB:.1f}{of} GiB"
+    said = [("Layout", layout), ("Step", f"{duration(step.us)}, {interval}; {size}")]
+    parts = [f"{job.tokens / 1e9:,.4g} billion tokens in {job.steps:,} steps, {span(job.step_hours)}"]
+    parts += [f"ramp-up of the batch {span(job.ramp_up_hours)}"] if job.ramp_up_hours else []
+    parts += [f"evaluation {span(job.evaluation_hours)}"] if job.evaluation_hours else []
+    said.append(("Work", "; ".join(parts)))
+    ended = [draw for draw in walls.draws if draw.hours != inf]
+    if ended:
+        failures = sum(draw.interruptions for draw in ended) / len(ended)
+        lost = [
+            f"{name} {walls.shares()[cause]:.1%}" for cause, name in CAUSES.items() if walls.shares()[cause] >= 5e-4
+        ]
+        among = f"{failures:,.1f} failures in the mean, goodput {percent(walls.goodput(LIKELY))}"
+        said.append(("Lost", "; ".join([among, ", ".join(lost)] if lost else [among])))
+    return [*said, ("Risk", risk_words(outcome.risks))]
+
+
+def risk_words(risks: dict[str, float]) -> str:
+    """Return what moves the date and the price most, by its share of their variance."""
+    said = [(name, percent(share)) for name, share in risks.items() if share >= 0.01]
+    if not said:
+        return "no single cause moves the date: chance does"
+    (first, most), *others = said
+    rest = "".join(f", {name} {share}" for name, share in others)
+    moved = f"{first} moves date and price most: were it known, {most} of their variance would go"
+    return f"{moved}; then{rest[1:]}" if rest else moved
+
+
+def _row(outcome: Outcome, plan: TrainingPlan) -> list[str]:
+    winner, file = plan.winner, outcome.question.file
+    space = plan.answer.space
+    on_front = ON_FRONT if outcome.is_on_front(plan) else ""
+    price = plan.likely_price
+    spot = " spot" if plan.purchase.is_spot else ""
+    precision = f" {plan.case.precision}" if plan.case.precision is not None else ""
+    has_limit = plan.limit_hours is not None
+    return [
+        CHOSEN if plan is outcome.chosen else on_front,
+        f"{plan.case.offer.name}{precision}{spot}",
+        f"{plan.case.num_gpus:,}",
+        f"{space.global_batch_size:,}",
+        duration(winner.prediction.step.us),
+        f"{winner.prediction.mfu:.1%}",
+        span(plan.hours),
+        "-" if plan.hours == inf else spelled(outcome.question.calendar.day(plan.hours)),
+        "-" if price is None or price == inf else f"{amount(price)} {file.currency}",
+        percent(plan.probability) if has_limit else "-",
+        described(winner.ranked.plan),
+    ]
+
+
+def table(outcome: Outcome) -> list[str]:
+    """Return the plans as aligned lines, and what their marks mean."""
+    shown, rest = outcome.shown
+    lines = text_table([HEAD, *(_row(outcome, plan) for plan in shown)], left=(0, 1, -1))
+    legend = f"{CHOSEN} chosen, {ON_FRONT} no plan is both cheaper and earlier; training, date and price are medians"
+    more = [f"and {rest:,} more: --top {len(shown) + rest}"] if rest else []
+    return [*lines, *more, legend]
+
+
+def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
+    """Return why cases have no plan, those of one system and kind of reason together."""
+    groups: dict[tuple[str, str | None, str], list[LeftOut]] = {}
+    for each in left_out:
+        verb = each.reason.partition(" ")[0]
+        groups.setdefault(
+            (each.case.offer.name, each.case.precision, verb if verb in ("takes", "costs") else each.reason), []
+        ).append(each)
+    lines = []
+    for (name, precision, _), group in groups.items():
+        counts = sorted({each.case.num_gpus for each in group})
+        sizes = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        best = group[-1].reason
+        of = f" in {precision}" if precision is not None else ""
+        lines.append(f"No plan on {sizes} GPUs of {name}{of}: {best}.")
+    return lines
+
+
+def render(outcome: Outcome, width: int) -> str:
+    """Return the plan as a page of text, its sentences no longer than ``width``."""
+    miss = missed(outcome)
+    lines = wrapped([miss], width, 2) if miss is not None else []
+    labelled = [*answer_lines(outcome), *basis_lines(outcome)]
+    for label, sentence in labelled:
+        first, *others = wrapped([sentence], width - LABEL, 0)
+        lines += [f"{label:{LABEL}}{first}", *(f"{'':{LABEL}}{line}" for line in others)]
+    lines += wrapped(trust(outcome), width, 2)
+    lines += ["", *table(outcome)]
+    notes = [*left_out_lines(outcome.considered.left_out), *above_elsewhere(outcome), *outcome.notes]
+    return "\n".join([*lines, *([""] if notes else []), *wrapped([f"Note: {note}" for note in notes], width, 6)])
+
+
+def trust(outcome: Outcome) -> list[str]:
+    """Return the sentences on how far to trust the step: what is not modelled, and an MFU that nobody published."""
+    plan = outcome.chosen
+    prediction = plan.winner.prediction
+    said = (not_modelled_note(prediction), above_published(prediction, plan.answer.system))
+    return [sentence for sentence in said if sentence is not None]
+
+
+def above_elsewhere(outcome: Outcome) -> list[str]:
+    """Return the sentences on MFUs that nobody published, of the systems and precisions that are not chosen."""
+    chosen = (outcome.chosen.case.offer.name, outcome.chosen.case.precision)
+    highest: dict[tuple[str, str | None], TrainingPlan] = {}
+    for plan in sorted(outcome.considered.plans, key=lambda plan: plan.winner.prediction.mfu):
+        highest[plan.case.offer.name, plan.case.precision] = plan
+    others = {key: plan for key, plan in highest.items() if key != chosen}
+    said = {key: mfu_note(plan.winner.prediction) for key, plan in others.items()}
+    return [f"{named(others[key])}: {note}" for key, note in said.items() if note is not None]

@@ -1,0 +1,93 @@
+"""Sections of a program of one's own that hold a Trainer's arguments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from predictor.core.base.errors import ConfigError
+from predictor.core.schema.merging import merged
+from predictor.core.schema.read import Read
+from predictor.formats import detect, read_any
+
+RUN = {
+    "experiment": {"name": "a", "seed": 1},
+    "model": {"name": "Qwen/Qwen3-8B", "torch_dtype": "bfloat16"},
+    "data": {"max_rows": 10},
+    "training": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "max_seq_length": 4096},
+}
+
+
+def found(tmp_path: Path, keys: dict[str, Any]) -> Read:
+    path = tmp_path / "sft.yaml"
+    path.write_text(yaml.safe_dump(merged(RUN, keys)), encoding="utf-8")
+    assert detect(path) == "Hugging Face Trainer arguments"
+    return read_any(path, 8)
+
+
+def test_sections(tmp_path: Path) -> None:
+    read = found(tmp_path, {"training": {"bf16": True, "gradient_checkpointing": True}})
+    model, training = read.content["model"], read.content["training"]
+    assert (model["preset"], model["sequence_length"]) == ("qwen3-8b", 4096)
+    assert (training["micro_batch_size"], training["num_micro_batches"]) == (2, 8)
+    assert (training["precision"], training["recompute"]) == ("bf16", "full")
+    assert read.notes[0] == (
+        "sft.yaml is of a program of its own, read by the last parts of its names as a Trainer's; not read: data, "
+        "experiment"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "lora"),
+    [
+        ({"peft": {"method": "lora", "r": 16, "target_modules": ["q_proj"]}}, {"rank": 16, "targets": ["q"]}),
+        ({"model": {"lora_config": {"r": 4, "target_modules": ["v_proj"]}}}, {"rank": 4, "targets": ["v"]}),
+        (
+            {"lora": {"rank": 8, "target_modules": ["q_proj"]}, "quantization": {"load_in_4bit": True}},
+            {"rank": 8, "targets": ["q"], "quantized_base": True},
+        ),
+        ({"lora": {"enabled": False, "r": 8, "target_modules": ["q_proj"]}}, None),
+    ],
+)
+def test_adapters(keys: dict[str, Any], lora: dict[str, Any] | None, tmp_path: Path) -> None:
+    assert found(tmp_path, keys).content["training"].get("lora") == lora
+
+
+def test_a_section_in_a_section(tmp_path: Path) -> None:
+    run = {"training": None, "run": {"seed": 1, "sft": {"per_device_train_batch_size": 4, "max_length": 512}}}
+    content = found(tmp_path, run).content
+    assert (content["training"]["micro_batch_size"], content["model"]["sequence_length"]) == (4, 512)
+
+
+def test_several_trainings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has several trainings: dpo, training; leave one"):
+        found(tmp_path, {"dpo": {"per_device_train_batch_size": 1}})
+
+
+def test_a_key_of_cost_that_nothing_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="sub_batch_size is 2; of TRL it is not known here"):
+        found(tmp_path, {"training": {"sub_batch_size": 2}})
+
+
+def test_sections_that_our_own_trainers_have_too(tmp_path: Path) -> None:
+    keys = {"experiment": None, "data": {"max_seq_length": 8192}, "training": {"max_seq_length": None, "bf16": True}}
+    read = found(tmp_path, keys)
+    assert read.content["model"]["sequence_length"] == 8192
+    assert read.content["training"]["precision"] == "bf16"
+    assert found(tmp_path, {"experiment_name": "a"}).format == "Hugging Face Trainer arguments"
+
+
+def test_a_switch_outside_of_the_section_counts(tmp_path: Path) -> None:
+    keys = {"training": {"is_peft": False}, "peft_config": {"r": 32}}
+    assert "lora" not in found(tmp_path, keys).content["training"]
+
+
+def test_objective_of_the_section(tmp_path: Path) -> None:
+    run = {"training": None, "dpo": {"per_device_train_batch_size": 4, "max_length": 512, "bf16": True}}
+    training = found(tmp_path, run).content["training"]
+    assert (training["micro_batch_size"], training["reference_model"]) == (8, "separate")  # two answers of a prompt
+    with pytest.raises(ConfigError, match="stands under grpo, which generates text"):
+        found(tmp_path, {"training": None, "grpo": {"per_device_train_batch_size": 4}})

@@ -1,0 +1,204 @@
+"""Plans: which one is chosen, what is left out, and what is said of the chosen one."""
+
+from __future__ import annotations
+
+import re
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from predictor import predict
+from predictor.core.base.errors import ConfigError
+from predictor.core.predict.check import Limits
+from predictor.layout_search import answer
+from predictor.training_plan import plans
+from predictor.training_plan.check import check_plan
+from predictor.training_plan.choice import cost
+from predictor.training_plan.interface import plan
+from tests.unit.training_plan.tiny import TINY, tiny
+
+
+def test_a_layout_is_that_of_the_search_and_predicts_to_the_same_step() -> None:
+    chosen = tiny().chosen
+    step = predict(tiny().configuration)
+    assert step.step == chosen.winner.prediction.step
+    assert step.budget.steps == chosen.job.steps
+    assert step.budget.price is not None
+
+
+def test_the_cheapest_that_keeps_the_deadline_is_chosen() -> None:
+    every = tiny(systems={"H100": {"gpus": [8, 16, 32], "price_per_gpu_hour": 2.0}})
+    by_size = {each.case.num_gpus: each for each in every.plans}
+    assert by_size[8].hours > by_size[16].hours > by_size[32].hours
+    assert every.chosen.case.num_gpus == min(by_size, key=lambda size: cost(by_size[size]))
+    days = (by_size[16].hours + by_size[8].hours) / 48.0
+    sooner = tiny(systems={"H100": {"gpus": [8, 16, 32], "price_per_gpu_hour": 2.0}}, deadline=days, probability=0.5)
+    assert sooner.chosen.case.num_gpus == 16
+    assert sooner.is_kept
+    assert {each.case.num_gpus for each in sooner.front} == {8, 16, 32}
+
+
+def test_a_plan_that_another_beats_in_price_and_date_is_not_on_the_front() -> None:
+    systems = {"H100": {"gpus": 8, "price_per_gpu_hour": 2.0}, "H200": {"gpus": 8, "price_per_gpu_hour": 9.0}}
+    result = tiny(systems=systems | {"B200": {"gpus": 8, "price_per_gpu_hour": 2.0}})
+    assert [each.case.offer.name for each in result.front] == ["B200"]
+    assert result.chosen.case.offer.name == "B200"
+
+
+def test_the_probability_is_that_of_both_limits() -> None:
+    free = tiny().chosen
+    hours, price = free.hours_at(0.9), free.price(free.hours_at(0.6))
+    both = tiny(deadline=hours / 24.0, max_price=price, probability=0.7)
+    assert both.chosen.probability == pytest.approx(0.6, abs=0.01)
+    assert not both.is_kept
+    assert both.to_dict()["chosen"]["probability_in_time"] == pytest.approx(0.9, abs=0.01)
+    assert both.to_dict()["chosen"]["probability_in_budget"] == pytest.approx(0.6, abs=0.01)
+
+
+def test_what_cannot_be_kept_names_the_nearest_plan_and_by_how_much_it_misses() -> None:
+    late = tiny(deadline=0.01)
+    assert not late.is_kept
+    assert late.chosen.case.num_gpus == 16  # the larger, without its search being asked for
+    text = late.text()
+    assert text.startswith("No plan keeps 1 January 2027 with 80 %. The nearest keeps it with under 1 %:")
+    assert re.search(r"with 80 % it is done by .* later\.", text[:300].replace("\n  ", " "))
+    dear = tiny(max_price=1.0)
+    assert "costs" in str(dear.to_dict()["missed"])
+    assert "more." in str(dear.to_dict()["missed"])
+
+
+def test_a_size_that_misses_the_deadline_at_its_peak_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched = []
+
+    def noted(problem: Any, **keys: Any) -> Any:
+        searched.append(problem.space.num_gpus)
+        return answer.search(problem, **keys)
+
+    monkeypatch.setattr(plans, "search", noted)
+    free = tiny()
+    small = next(each for each in free.plans if each.case.num_gpus == 8)
+    least = small.job.hours * small.winner.prediction.mfu  # at the peak
+    searched.clear()
+    result = tiny(deadline=least / 24.0 * 0.99)
+    assert searched == [16]
+    (left,) = result.outcome.considered.left_out
+    assert left.reason.endswith("or more at its peak")
+    assert "Note: No plan on 8 GPUs of H100: takes" in result.text()
+
+
+def test_a_batch_beyond_the_critical_one_takes_more_tokens() -> None:
+    result = tiny(global_batch_size=[256, 1024], critical_batch_tokens=512 * 1024)
+    tokens = {each.answer.space.global_batch_size: each.job.tokens for each in result.plans}
+    assert tokens[256] == 1e11
+    assert tokens[1024] == pytest.approx(1e11 * (1 + 2) / (1 + 0.5))
+
+
+def test_evaluation_ramp_up_and_storage_are_added() -> None:
+    plain = tiny().chosen
+    evaluated = tiny(evaluation={"every_steps": 1000, "tokens": 256 * 1024 * 100}).chosen
+    steps = plain.job.steps // 1000 * 100
+    forward = evaluated.job.evaluation_hours / (steps * plain.job.step.us / 3.6e9)
+    assert 0.2 < forward < 0.5  # a third of a step's passes
+    grown = tiny(ramp_up={"from_batch_size": 32, "tokens": 1e10}).chosen
+    assert 0.0 < grown.job.ramp_up_hours < plain.job.step_hours
+    stored = tiny(storage={"price_per_gb_month": 73.0, "kept_checkpoints": 10}).chosen
+    gigabytes = stored.job.checkpoint_bytes / 1e9
+    assert stored.price_per_hour == pytest.approx((plain.price_per_hour or 0.0) + gigabytes)
+    spared = tiny(paid_spares=True, budget={"spare_nodes": 3}).chosen
+    assert spared.price_per_hour == pytest.approx((8 + 3 * 8) * 2.0)
+
+
+def test_spot_instances_compete_where_their_price_is_known() -> None:
+    systems = {"H100": {"gpus": 8, "price_per_gpu_hour": 2.0, "spot_price_per_gpu_hour": 1.0}}
+    result = tiny(systems=systems, spot=True, interruptions_per_node_day=0.5)
+    assert {each.purchase.is_spot for each in result.plans} == {True, False}
+    assert result.chosen.purchase.is_spot
+    assert len(tiny(systems=systems).plans) == 1
+    with pytest.raises(ConfigError, match="taken away, and nobody says how often"):
+        tiny(systems=systems, spot=True)
+
+
+def test_precisions_are_searched_and_what_a_gpu_lacks_is_said() -> None:
+    systems = {name: {"gpus": 8} for name in ("H100", "A100")}
+    result = tiny(systems=systems, precisions=["bf16", "fp8"])
+    found = {(each.case.offer.name, each.case.precision) for each in result.plans}
+    assert found == {("H100", "bf16"), ("H100", "fp8"), ("A100_SXM", "bf16")}
+    assert "A100_SXM has no fp8 tensor cores" in result.text(width=1000)
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    number = count()
+
+    def search(problem: Any, **keys: Any) -> Any:
+        if next(number) == 1:
+            raise KeyboardInterrupt
+        return answer.search(problem, **keys)
+
+    monkeypatch.setattr(plans, "search", search)
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_plan_is_the_best_so_far() -> None:
+    result = tiny()
+    assert not result.is_whole
+    assert [each.case.num_gpus for each in result.plans] == [8]
+    assert "Interrupted: only the searches that had ended count." in result.text()
+
+
+def test_the_front_and_the_chosen_plan_are_always_shown() -> None:
+    result = plan({**TINY, "systems": {"H100": {"gpus": [8, 16, 32], "price_per_gpu_hour": 2.0}}}, top=1)
+    rows = [line for line in result.text().splitlines() if re.match(r"[*+ ]  H100", line)]
+    assert len(rows) >= len(result.front)
+    assert sum(line.startswith("*") for line in rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"train_tokens": None}, "train_tokens is missing"),
+        ({"systems": {}}, "systems"),
+        ({"systems": {"H1O0": 8}}, r"H1O0 is not a published system. Did you mean H100\?"),
+        ({"systems": {"H100": {"gpu": 8}}}, r"systems.H100.gpu is not a known key. Did you mean gpus\?"),
+        ({"systems": {"H100": "many"}}, "systems.H100.gpus is 'many': expected 64"),
+        ({"deadlin": 3}, r"deadlin is not a known key. Did you mean deadline\?"),
+        ({"deadline": "soon"}, "deadline is 'soon': expected a day"),
+        ({"deadline": "2026-12-31"}, "deadline is 31 December 2026, before the start, 1 January 2027"),
+        ({"deadline": -3}, "above 0"),
+        ({"probability": 80.0}, "less than 1"),
+        ({"precisions": "fp7"}, "expected bf16, fp16"),
+        ({"budget": {"mtbf": 3}}, "budget.mtbf is not a known key"),
+        ({"max_price": 5, "systems": {"H100": 8}}, "H100 has no price"),
+        ({"systems": {"H100": {"gpus": 8, "price_per_gpu_hour": 2.0}, "B200": 8}}, "B200 has no price"),
+        ({"model": "llama3-8"}, "Did you mean llama3-8b"),
+        ({"global_batch_size": None, "train_tokens": 1e9}, "--global-batch-size is missing"),
+        ({"set": {"flash": True}}, "flash is no key"),
+        ({"set": {"zero_stage": 3}}, "the search decides it"),
+        ({"framework": "nemoo"}, "--framework is nemoo"),
+        ({"global_batch_size": 7, "systems": {"H100": 4096}}, "no plan is possible: No plan on 4,096 GPUs of H100"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_a_line(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises((ConfigError, KeyError), match=message) as caught:
+        plan({key: value for key, value in {**TINY, **keys}.items() if value is not None})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plan_is_checked_against_its_own_limits_and_others(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yml"
+    path.write_text(yaml.safe_dump({**TINY, "deadline": 3650, "gpus": 8}), encoding="utf-8")
+    kept = check_plan(path, Limits())
+    assert kept.kept
+    assert [rule.name for rule in kept.rules] == ["min_probability", "must_fit"]
+    chosen = tiny().chosen
+    median, worst = chosen.hours / 24.0, chosen.hours_at(0.95) / 24.0
+    between = Limits(max_days=(median + worst) / 2.0)
+    assert check_plan(path, between).kept
+    assert not check_plan(path, between.model_copy(update={"certain": True})).kept
+    assert not check_plan(path, Limits(min_mfu=0.9)).kept
+    slower = check_plan(path, Limits(max_step_s=1.0), changes=["peak_tflop_per_s=x0.5"])
+    assert slower.rules[1].value > check_plan(path, Limits(max_step_s=1.0)).rules[1].value
+    assert check_plan(path, Limits(), system="B200").headline[0].startswith("8 GPUs of B200")
