@@ -314,7 +314,7 @@ def _accelerated(launch: Launch, precision: str, problems: Problems, arguments: 
     content = {**launch.accelerate, **sizes, "mixed_precision": mixed}
     read = accelerate.from_mapping(content, launch.where, launch.base, problems)
     arguments.notes += read.notes
-    kept = ("recompute", "offload_parameters", *OFFLOADED, "gemm_recipe", "framework")
+    kept = ("recompute", "optimizer", "offload_parameters", *OFFLOADED, "gemm_recipe", "framework")
     training = {key: value for key, value in read.content["training"].items() if key in kept}
     derived = {key: find for key, find in read.derived.items() if key != "training.framework"}
     has_engine = str(launch.accelerate.get("distributed_type")).upper() == "DEEPSPEED"
