@@ -91,13 +91,14 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
 def _near_duplicates(winner: Winner) -> list[dict[str, Any]]:
     """Return the near-duplicates of a layout, each with its step and what differs."""
     own = layout_fields(winner.ranked.plan)
+    fields = [{**dict.fromkeys(own), **layout_fields(near.plan)} for near in winner.near_duplicates]
     return [
         {
             "time_us": near.step_us * winner.prediction.ratio,
             "memory_gib": near.memory_bytes / GIB,
-            "layout": {key: value for key, value in layout_fields(near.plan).items() if value != own[key]},
+            "layout": {key: value for key, value in others.items() if value != own.get(key)},
         }
-        for near in winner.near_duplicates
+        for near, others in zip(winner.near_duplicates, fields, strict=True)
     ]
 
 
