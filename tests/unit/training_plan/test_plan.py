@@ -108,7 +108,7 @@ def test_evaluation_ramp_up_and_storage_are_added() -> None:
     gigabytes = stored.job.checkpoint_bytes / 1e9
     assert stored.price_per_hour == pytest.approx((plain.price_per_hour or 0.0) + gigabytes)
     spared = tiny(paid_spares=True, budget={"spare_nodes": 3}).chosen
-    assert spared.price_per_hour == pytest.approx((8 + 3 * 8) * 2.0)
+    assert spared.price_per_hour == pytest.approx((spared.case.num_gpus + 3 * 8) * 2.0)
 
 
 def test_spot_instances_compete_where_their_price_is_known() -> None:
@@ -168,7 +168,7 @@ def test_the_front_and_the_chosen_plan_are_always_shown() -> None:
         ({"deadline": "soon"}, "deadline is 'soon': expected a day"),
         ({"deadline": "2026-12-31"}, "deadline is 31 December 2026, before the start, 1 January 2027"),
         ({"deadline": -3}, "above 0"),
-        ({"probability": 80.0}, "less than 1"),
+        ({"probability": 80.0}, "expected a probability"),
         ({"precisions": "fp7"}, "expected bf16, fp16"),
         ({"budget": {"mtbf": 3}}, "budget.mtbf is not a known key"),
         ({"max_price": 5, "systems": {"H100": 8}}, "H100 has no price"),
