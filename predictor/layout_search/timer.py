@@ -31,7 +31,7 @@ from predictor.core.workload.stage_end import stage_end
 from predictor.core.workload.step_tasks import BlockTasks
 from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
-from predictor.core.workload.transformer_step import generator_launches, layer_block
+from predictor.core.workload.transformer_step import LAUNCHES_AHEAD, generator_launches, layer_block
 from predictor.layout_search.space import Plan, Space
 from predictor.layout_search.stage_times import End, LayerWork, Timing, Work
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
@@ -44,6 +44,14 @@ WHOLE = next(name for name, schedule in SCHEDULES.items() if not schedule.splits
 def _work(chunk: ChunkTime) -> Work:
     weight = chunk.weight.cost.us
     return Work(chunk.forward.cost.us, chunk.recompute.cost.us + chunk.backward.cost.us + weight, weight)
+
+
+def _with_lead(block: BlockTasks, lead: float) -> BlockTasks:
+    """Return a block whose host keeps such a share of its lead from pass to pass; none where it waits in any case."""
+    host = block.host
+    if host is None or host.takes_turns or host.counted:
+        return block
+    return replace(block, host=host._replace(lead=lead))
 
 
 class Timer:
@@ -95,7 +103,7 @@ class Timer:
     def shared_floor_key(self, plan: Plan) -> Key:
         """Return the choices that a candidate's shared floor depends on, the micro-batch aside."""
         key = plan.degrees, plan.sequence_parallel, plan.recomputes_all, plan.chunks
-        return key if self._shares_floor(plan) else (*key, plan.sharing, self._layered_as(plan))
+        return key if self._shares_floor(plan) else (*key, plan.sharing, self._layered_as(plan), self._blocks(plan))
 
     def shared_floor_us(self, plan: Plan) -> float:
         """Return a time that the steps of all candidates with the same key and micro-batch are no shorter than.
@@ -133,7 +141,8 @@ class Timer:
         if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP) or plan.recompute_layers is not None:
             plan = plan._replace(recompute=Recompute.NONE, modules=(), recompute_layers=None)
         shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
-        key = (shared, count, plan.recompute, degrees.pipeline, plan.chunks, layered_as, drains)
+        blocks = self._blocks(plan)
+        key = (shared, count, plan.recompute, degrees.pipeline, plan.chunks, layered_as, drains, blocks)
         known = self._floors.get(key)
         if known is None:
             pipeline = self._pipelines.of(plan)
@@ -201,6 +210,7 @@ class Timer:
             plan.degrees.pipeline,
             plan.chunks,
             self._layered_as(plan),
+            self._blocks(plan),
         )
         known = self._works.get(key)
         if known is None:
@@ -259,12 +269,14 @@ class Timer:
         known = self._layers.get(key)
         if known is None:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
-            block = layer_block(run, kind)
+            block = _with_lead(layer_block(run, kind), 0.0)
             layer = time_block(self._system, block)
             again = layer.forward
             if run.recompute_stops_early:
                 again = time_block(self._system, layer_block(replace(run, recompute=Recompute.FULL), kind)).recompute
             waits = any(each.host.us > 0.0 for each in (*layer.passes, again)) or self._waits_again(run, block, layer)
+            if waits and run.framework in LAUNCHES_AHEAD:  # a pipeline's host keeps all its lead, or none
+                layer = time_block(self._system, _with_lead(block, 1.0))
             adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
             known = self._layers[key] = LayerWork(_work(layer), again.cost.us, self._us(block.accumulation), adds_up)
         return known
@@ -280,7 +292,8 @@ class Timer:
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
         layered_as = self._layered_as(plan)
-        key = (shared, plan.num_micro_batches, plan.recompute, plan.modules, kind, layered_as, is_first)
+        pipeline = plan.degrees.pipeline > 1, self._blocks(plan)
+        key = (shared, plan.num_micro_batches, plan.recompute, plan.modules, kind, layered_as, is_first, pipeline)
         known = self._exact.get(key)
         if known is None:
             block = layer_block(self._run(plan, layered_as), kind, is_first)

@@ -42,17 +42,33 @@ def waiting_us(launching_us: float, device_us: float, synchronized: bool) -> flo
     return launching_us if synchronized else max(0.0, launching_us - device_us)
 
 
-def waiting(launching: Cost, device: Cost, synchronized: bool, least: Cost = ZERO) -> Cost:
+def waiting(launching: Cost, device: Cost, synchronized: bool, least: Cost = ZERO, lead: Cost = ZERO) -> Cost:
     """Return how long the device waits for the host, with its interval, ``least`` or longer.
 
     The ends differ in what a launch costs alone: kernels take their predicted time in both.
+
+    Args:
+        launching: host time of the pass.
+        device: time of its kernels.
+        synchronized: host and device take turns.
+        least: no shorter wait.
+        lead: by which the host is ahead when the pass begins.
     """
     us, low_us, high_us = (
-        max(shortest, waiting_us(launching_us, device.us, synchronized))
-        for launching_us, shortest in (
-            (launching.us, least.us),
-            (launching.low_us, least.low_us),
-            (launching.high_us, least.high_us),
+        max(shortest, waiting_us(launching_us, device.us, synchronized) - ahead)
+        for launching_us, shortest, ahead in (
+            (launching.us, least.us, lead.us),
+            (launching.low_us, least.low_us, lead.low_us),
+            (launching.high_us, least.high_us, lead.high_us),
         )
     )
     return Cost(us, low_us, high_us, Source.EXTRAPOLATED if us else Source.MEASURED)
+
+
+def lead(launching: Cost, device: Cost, share: float) -> Cost:
+    """Return by how much the host is ahead of the device after a pass, a share of it; the ends as of ``waiting``."""
+    us, low_us, high_us = (
+        share * max(0.0, device.us - launching_us)
+        for launching_us in (launching.us, launching.low_us, launching.high_us)
+    )
+    return Cost(us, low_us, high_us, Source.EXTRAPOLATED)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from predictor.core.costs.cost import ZERO, Cost, Source, total
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.step.host import launch_cost, waiting
+from predictor.core.step.host import launch_cost, lead, waiting
 from predictor.core.step.overlap import overlapped, without_part
 from predictor.core.step.task_times import contention_slowdown, time_overlaps
 from predictor.core.step.task_times import time_tasks as time_tasks
@@ -192,11 +192,22 @@ def _launched(
     backward: bool,
     takes_turns: bool,
     least: Cost = ZERO,
+    ahead: Cost = ZERO,
 ) -> PassTime:
-    """Return a pass with the time in which the device waits for the host's launches, ``least`` or more."""
+    """Return a pass with the time in which the device waits for the host's launches, ``least`` or more.
+
+    Args:
+        system: with its host.
+        device: the pass without the host.
+        launches: of the pass.
+        backward: they are of a backward pass.
+        takes_turns: the host waits for the device after every pass.
+        least: no shorter wait.
+        ahead: by which the host is ahead of the device when the pass begins.
+    """
     if not device.cost.us:
         return NO_PASS
-    host = waiting(launch_cost(system.hardware, launches, backward), device.cost, takes_turns, least)
+    host = waiting(launch_cost(system.hardware, launches, backward), device.cost, takes_turns, least, ahead)
     if not host.high_us:
         return device
     return PassTime(device.cost + host, device.traffic, host, device.hidden)
@@ -216,6 +227,20 @@ def _split_off(system: PublishedSystem, tasks: Sequence[Task], whole: PassTime) 
     return PassTime(rest, whole.traffic, whole.host, whole.hidden), PassTime(weight, {}, ZERO, {})
 
 
+def _leads(system: PublishedSystem, block: BlockTasks, passes: tuple[PassTime, ...]) -> tuple[Cost, Cost]:
+    """Return by how much the host is ahead of the device after a forward pass, and after a whole backward pass."""
+    host = block.host
+    if host is None or not host.lead:
+        return ZERO, ZERO
+    forward, *behind = passes
+    launching = launch_cost(system.hardware, host.recompute if behind[0].cost.us else 0.0, backward=False)
+    launching += launch_cost(system.hardware, host.backward, backward=True)
+    return (
+        lead(launch_cost(system.hardware, host.forward, backward=False), forward.cost, host.lead),
+        lead(launching, total([step_pass.cost for step_pass in behind]), host.lead),
+    )
+
+
 def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
     """Time one block with its host launch overhead; gradients of weights in slots of their own have their launches."""
     forward, recompute = _timed(system, block.forward), _timed(system, block.recompute)
@@ -224,6 +249,7 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
         return ChunkTime(forward, recompute, backward, weight)
     launches, turns = block.host, block.host.takes_turns
     apart = sum([task.launches for task in block.weight])
+    after_forward, after_backward = _leads(system, block, (forward, recompute, backward, weight))
     return ChunkTime(
         _launched(
             system,
@@ -232,9 +258,10 @@ def time_block(system: PublishedSystem, block: BlockTasks) -> ChunkTime:
             backward=False,
             takes_turns=turns,
             least=_counted(system, launches),
+            ahead=after_backward,
         ),
         _launched(system, recompute, launches.recompute, backward=False, takes_turns=turns),
-        _launched(system, backward, launches.backward - apart, backward=True, takes_turns=turns),
+        _launched(system, backward, launches.backward - apart, backward=True, takes_turns=turns, ahead=after_forward),
         _launched(system, weight, apart, backward=True, takes_turns=turns),
     )
 

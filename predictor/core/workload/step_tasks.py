@@ -23,6 +23,8 @@ class HostWork(NamedTuple):
         counted: tasks of the forward pass whose sizes the host reads from the device before it launches them, so that
             the device has nothing to do when their launches begin.
         counted_launches: of those.
+        lead: share of the time by which the host is ahead of the device in one direction's pass that it keeps for the
+            passes of the other direction, between which it never waits for the device.
     """
 
     forward: float
@@ -31,6 +33,7 @@ class HostWork(NamedTuple):
     takes_turns: bool
     counted: tuple[Task, ...] = ()
     counted_launches: float = 0.0
+    lead: float = 0.0
 
 
 class BlockMemory(NamedTuple):

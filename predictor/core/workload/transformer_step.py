@@ -17,6 +17,7 @@ from predictor.core.workload.pipeline import pipeline
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.sharding import first_differs, overlaps_gather, sharded
+from predictor.core.workload.software import Framework
 from predictor.core.workload.stage_end import stage_end
 from predictor.core.workload.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.core.workload.tasks import NO_TASKS, Passes, PassTasks, Task, share_of
@@ -25,6 +26,10 @@ from predictor.core.workload.transformer_memory import layer_memory, stage_state
 
 # Reading or setting a generator's state: a call that copies a few bytes to or from a tensor of the host; no kernel.
 GENERATOR_STATE = 0.5
+# Kernels that a stream queues before the host waits to launch another. Source: a user's measurement of 1,000,
+# https://forums.developer.nvidia.com/t/cuda-stream-are-blocked-when-luanch-lots-of-kernels-1000/68937
+QUEUED_KERNELS = 1000
+LAUNCHES_AHEAD = frozenset({Framework.MEGATRON_LM, Framework.MEGATRON_BRIDGE, Framework.NEMO, Framework.TORCHTITAN})
 # Without a graph to record (the forward pass of a recomputed layer) an operation costs the host a little less.
 WITHOUT_GRAPH = 0.85
 
@@ -55,7 +60,24 @@ def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes, counted: list[
         run.synchronize_each_layer or run.blocking_launches,
         tuple(counted),
         sum([task.launches for task in counted]) * slowdown(run),
+        0.0 if counted else _lead(run, passes.backward),
     )
+
+
+def _lead(run: TrainingRun, backward: PassTasks) -> float:
+    """Return how much of its lead over the device the host keeps from pass to pass: what the queue of launches holds.
+
+    Megatron-LM and torchtitan read nothing back from the device between micro-batches, and wait for messages on the
+    device's streams. Blocking messages (batch_p2p_sync) end with torch.cuda.synchronize(). Source: Megatron-LM
+    megatron/core/pipeline_parallel/schedules.py and p2p_communication.py; torchtitan torchtitan/train.py.
+    """
+    pipeline = run.layout.pipeline_parallel_size
+    waits = run.synchronize_each_layer or run.blocking_launches or (pipeline > 1 and run.blocking_transfers)
+    if waits or run.framework not in LAUNCHES_AHEAD:
+        return 0.0
+    kernels = sum([task.launches for task in backward.calls()])
+    layers = run.model.num_layers if pipeline == 1 else 1  # a stage's chunks are short
+    return min(1.0, QUEUED_KERNELS / max(1, layers * kernels))
 
 
 def generator_launches(run: TrainingRun) -> tuple[float, float]:

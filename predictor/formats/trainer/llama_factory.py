@@ -56,7 +56,6 @@ STAGES = ("sft", "pt")
 WITHOUT_REFERENCE = ("orpo", "simpo")  # of pref_loss
 TUNINGS = ("lora", "full")
 ATTENTIONS = {"auto": "sdpa", "disabled": "eager", "flash_attention2": "flash_attention_2", "fa2": "flash_attention_2"}
-MUON = "muon"
 VALUES_OF_BITS = {4: "load_in_4bit", 8: "load_in_8bit"}
 BNB = ("bnb", "bitsandbytes")
 # train/fp8_utils.py: torchao scales rows, Transformer Engine tensors, by what was seen before.
@@ -90,7 +89,6 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     is_known = method in BNB and isinstance(bits, int) and bits in VALUES_OF_BITS
     if isinstance(bits, int) and is_known:
         values[VALUES_OF_BITS[bits]] = True
-    values |= {"optim": MUON} if values.pop("use_muon", None) is True else {}
     _samples(values, stage)
     _precision(values, tuning)
     if values.pop("use_muon", False):

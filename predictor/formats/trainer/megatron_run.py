@@ -22,8 +22,10 @@ FORMAT = "ms-swift command"
 MODELS = ("model", "load", "mcore_model")  # the first that is given names the model
 TRAIN = ("micro_batch_size", "global_batch_size")
 DDP = ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp")
-OPTIMIZER = ("optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer", "main_grads_dtype")
-OPTIMIZER += ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "overlap_cpu_optimizer_d2h_h2d")
+OPTIMIZER = (
+    *("optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"),
+    *("use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"),
+)
 DEFAULTS = {
     "micro_batch_size": 1,
     "global_batch_size": 16,

@@ -57,7 +57,6 @@ def whole(read: Read) -> dict[str, Any]:
         ({"use_reentrant_gc": False}, "training", "recompute_stops_early", True),
         ({}, "parallelism", "fp32_parameters", True),  # weights that train are widened
         ({"pure_bf16": True}, "training", "optimizer_state_bytes", 4.0),
-        ({"use_muon": True}, "training", "optimizer", "muon"),
         ({"flash_attn": "disabled"}, "model", "attention", "unfused"),
         ({"fp8": True}, "training", "gemm_recipe", "fp8_rowwise"),
         ({"fp8": True, "fp8_backend": "te"}, "training", "gemm_recipe", "fp8_delayed"),

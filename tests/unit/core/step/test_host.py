@@ -15,12 +15,14 @@ from predictor.core.hardware.host_processor import UNKNOWN, host_of, processors
 from predictor.core.plan.loading import prepare
 from predictor.core.report.host_notes import host_notes
 from predictor.core.schema.host_section import HostSection, on_host
-from predictor.core.step.host import launch_cost, waiting
+from predictor.core.step.host import launch_cost, lead, waiting
 from predictor.core.step.prediction import Prediction, predict
+from predictor.core.step.stages import time_block
 from predictor.core.step.update import time_update
 from predictor.core.workload.host_stack import host_stacks, layer_work, slowdown
 from predictor.core.workload.software import Framework
 from predictor.core.workload.stage_end import stage_end
+from predictor.core.workload.transformer_step import layer_block
 from tests.unit.core.step.test_step_time import unit_system
 from tests.unit.core.workload.test_workloads import DENSE, RUN
 
@@ -73,6 +75,53 @@ def test_the_interval_of_a_wait_is_that_of_its_launches() -> None:
     assert waiting(launching, device, synchronized=True) == Cost(300.0, 150.0, 450.0, Source.EXTRAPOLATED)
     longer = waiting(launching, Cost(400.0, 400.0, 400.0, Source.MEASURED), synchronized=False)
     assert longer == Cost(0.0, 0.0, 50.0, Source.MEASURED)
+
+
+def test_a_lead_shortens_the_next_wait() -> None:
+    launching, device = Cost(300.0, 150.0, 450.0, Source.EXTRAPOLATED), Cost(400.0, 400.0, 400.0, Source.MEASURED)
+    ahead = lead(launching, device, 0.5)
+    assert ahead == Cost(50.0, 125.0, 0.0, Source.EXTRAPOLATED)
+    short = Cost(200.0, 200.0, 200.0, Source.MEASURED)
+    assert waiting(launching, short, synchronized=False, lead=ahead) == Cost(50.0, 0.0, 250.0, Source.EXTRAPOLATED)
+    least = Cost(80.0, 80.0, 80.0, Source.EXTRAPOLATED)
+    assert waiting(launching, short, synchronized=False, least=least, lead=ahead).us == 80.0
+
+
+@pytest.mark.parametrize(
+    ("framework", "training", "parallelism", "keeps"),
+    [
+        ("megatron-lm", {}, {}, True),
+        ("torchtitan", {}, {}, True),
+        ("transformers", {}, {}, False),  # reads the loss of every micro-batch
+        ("megatron-lm", {"blocking_launches": True}, {}, False),
+        ("megatron-lm", {}, {"pipeline_parallel_size": 2, "blocking_transfers": True}, False),
+        ("megatron-lm", {}, {"pipeline_parallel_size": 2, "virtual_pipeline_parallel_size": 2}, True),
+    ],
+)
+def test_the_host_keeps_its_lead_where_it_waits_for_nothing(
+    framework: str, training: dict[str, Any], parallelism: dict[str, Any], keeps: bool
+) -> None:
+    content = {**TINY, "system": "H100", "parallelism": parallelism}
+    run = prepare({**content, "training": TINY["training"] | training | {"framework": framework}}, Path()).run
+    block = layer_block(run, run.kind(0))
+    assert block.host is not None
+    assert (block.host.lead > 0.0) is keeps
+    deep = layer_block(replace(run, model=replace(run.model, num_layers=400)), run.kind(0)).host
+    assert deep is not None
+    assert deep.lead == block.host.lead or 0.0 < deep.lead < 1.0
+
+
+def test_a_forward_pass_of_many_launches_hides_behind_a_long_backward_pass() -> None:
+    content = {**TINY, "system": "H100"}
+    run = prepare(content, Path()).run
+    block = layer_block(run, run.kind(0))
+    assert block.host is not None
+    kernels_us = time_block(unit_system(), block).forward.cost.us
+    system = unit_system(launch_forward_us=1.1 * kernels_us / block.host.forward, launch_backward_us=1e-3)
+    alone = time_block(system, replace(block, host=block.host._replace(lead=0.0)))
+    behind = time_block(system, block)
+    assert alone.forward.host.us > 0.0 == behind.forward.host.us
+    assert (alone.forward.cost.us, behind.forward.cost.us) == pytest.approx((1.1 * kernels_us, kernels_us))
 
 
 def test_a_run_of_long_kernels_may_still_wait_on_a_slower_host() -> None:
