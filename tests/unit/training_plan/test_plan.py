@@ -89,6 +89,20 @@ def test_a_size_that_misses_the_deadline_at_its_peak_is_not_searched(monkeypatch
     assert "Note: No plan on 8 GPUs of H100: takes" in result.text()
 
 
+def test_a_price_that_is_out_of_reach_and_rises_is_not_looked_for_on_more_gpus() -> None:
+    systems = {"H100": {"gpus": [8, 16, 32, 64, 128, 256], "price_per_gpu_hour": 2.0}}
+    free = tiny(systems=systems)
+    prices = [plan.likely_price or 0.0 for plan in free.plans]
+    assert prices == sorted(prices)
+    result = tiny(systems=systems, max_price=free.plans[0].price(free.plans[0].hours_at(0.9)))
+    searched = {plan.case.num_gpus for plan in result.plans}
+    left = [each for each in result.outcome.considered.left_out if "costs more than on" in each.reason]
+    assert 8 in searched
+    assert left
+    assert {each.case.num_gpus for each in left} | searched == {8, 16, 32, 64, 128, 256}
+    assert min(each.case.num_gpus for each in left) > max(searched)
+
+
 def test_a_batch_beyond_the_critical_one_takes_more_tokens() -> None:
     result = tiny(global_batch_size=[256, 1024], critical_batch_tokens=512 * 1024)
     tokens = {each.answer.space.global_batch_size: each.job.tokens for each in result.plans}
