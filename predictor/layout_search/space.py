@@ -370,6 +370,7 @@ class Space:
         stays = self.model.loss in (Loss.FUSED_LINEAR, Loss.SCORE)  # the former has tensor_parallel_size 1 alone
         rules = None if stays else self.rules
         loss = None if rules is None else rules.loss(plan.degrees.tensor)
+        loss = self.model.loss if loss is Loss.TORCH and self.model.loss is Loss.TORCH_EAGER else loss
         return self.model if loss is None or loss is self.model.loss else _with_loss(self.model, loss)
 
 
