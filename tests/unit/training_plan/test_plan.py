@@ -130,6 +130,7 @@ def test_spot_instances_compete_where_their_price_is_known() -> None:
     result = tiny(systems=systems, spot=True, interruptions_per_node_day=0.5)
     assert {each.purchase.is_spot for each in result.plans} == {True, False}
     assert result.chosen.purchase.is_spot
+    assert any("taken away 0.5 times a node and day" in note for note in result.outcome.notes)
     assert len(tiny(systems=systems).plans) == 1
     with pytest.raises(ConfigError, match="taken away, and nobody says how often"):
         tiny(systems=systems, spot=True)
