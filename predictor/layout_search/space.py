@@ -249,14 +249,14 @@ class Space:
         A group holds the ranks of a node, or of an NVLink domain, at least: smaller ones need more memory and spare no
         traffic between nodes.
         """
-        stages = self.zeros(degrees)
-        if self.rules is None or not self.rules.shards_in_groups or 3 not in stages:
-            return [(stage, None) for stage in stages]
+        found: list[tuple[ZeroStage, int | None]] = [(stage, None) for stage in self.zeros(degrees)]
+        if self.rules is None or not self.rules.shards_in_groups or (3, None) not in found:
+            return found
         ranks, layout = degrees.data * degrees.context, self.layout(degrees)
         sizes = [size for size in divisors(ranks, ranks - 1) if size % (degrees.context * degrees.expert) == 0]
         inside = [size for size in sizes if size > 1 and layout.sharing_group(size).nodes == 1]
-        groups = [*inside[-1:], *(size for size in sizes if layout.sharing_group(size).nodes > 1)]
-        return [(stage, None) for stage in stages] + [(3, size) for size in groups]
+        found += [(3, size) for size in (*inside[-1:], *(s for s in sizes if layout.sharing_group(s).nodes > 1))]
+        return found
 
     def sequence_parallels(self, degrees: Degrees) -> list[bool]:
         """Return whether sequence parallelism is a choice; with experts over tensor-parallel ranks it is a must."""
@@ -370,6 +370,7 @@ class Space:
         stays = self.model.loss in (Loss.FUSED_LINEAR, Loss.SCORE)  # the former has tensor_parallel_size 1 alone
         rules = None if stays else self.rules
         loss = None if rules is None else rules.loss(plan.degrees.tensor)
+        loss = self.model.loss if loss is Loss.TORCH and self.model.loss is Loss.TORCH_EAGER else loss
         return self.model if loss is None or loss is self.model.loss else _with_loss(self.model, loss)
 
 

@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from predictor.core.costs.work import ELEMENT_BYTES
+from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.expert_exchange import ExpertDispatcher
 from predictor.core.workload.frameworks import MEGATRON_LM
 from predictor.core.workload.run_choices import GraphModule, RecomputeModule
@@ -69,10 +70,15 @@ LONG_SEQUENCES, WITHOUT_OVERLAP = "performance_long_sequence", ("LLAMA2-7B", "LL
 # Source: NeMo, nlp/models/language_modeling/megatron_base_model.py, setup_optimization.
 NEMO_1, NEMOTRON = "README_340b.md", "Nemotron4-340B"
 BF16_MOMENTS, BF16_WEIGHTS = 2 * ELEMENT_BYTES, ELEMENT_BYTES
+# The launcher's other models keep moments in fp32, and of fp32 weights what the model's bf16 ones leave out
+# (store_param_remainders): same source.
+MOMENTS_AND_REMAINDERS = 2 * FP32_BYTES + ELEMENT_BYTES
 
 
 def _optimizer(row: Row, low: str | None) -> dict[str, Any]:
     """Return the bytes of optimizer state of rows whose optimizer does not keep it in fp32."""
+    if row.has("source", *BY_LAUNCHER, LONG_SEQUENCES):
+        return {"optimizer_state_bytes": float(MOMENTS_AND_REMAINDERS)}
     if not (row.has("source", NEMO_1) and row.has("model", NEMOTRON)):
         return {}
     return {"optimizer_state_bytes": float(BF16_MOMENTS + (BF16_WEIGHTS if low else 0))}

@@ -198,6 +198,13 @@ def test_optimizer_states_go_to_the_host_where_nothing_else_fits() -> None:
         search(preset_problem("torchtitan", "llama3-70b", 8), 1)
 
 
+def test_torchtitan_leaves_a_loss_uncompiled_where_its_logits_are_whole() -> None:
+    content = {"system": "H100", "model": {"preset": "llama3-8b", "loss": "torch_eager"}}
+    space = search_problem(SearchQuestion(content, 16, global_batch_size=16, framework="torchtitan")).space
+    losses = {(plan.degrees.tensor == 1, str(space.model_of(plan).loss)) for plan in plans(space)}
+    assert losses == {(True, "torch_eager"), (False, "vocabulary_parallel")}
+
+
 def test_torchtitan_counts_embedding_and_output_as_layers() -> None:
     found = {(plan.degrees.pipeline, plan.schedule, plan.num_chunks): run for plan, run in runs("torchtitan")}
     assert found[4, "1f1b", 1].layers_per_stage == (8, 9, 8, 7)
