@@ -58,6 +58,12 @@ class Outcome:
         said = [] if self.considered.is_whole else ["Interrupted: only the searches that had ended count."]
         answer, job = self.chosen.answer, self.chosen.outlook.among.job
         rests_on = goodput_notes(goodput(job, answer.system.hardware, answer.budget, draws=0), answer.budget)
+        taken = self.chosen.purchase.interruptions_per_node_day
+        if taken is not None:
+            said.append(
+                f"Spot instances are taken away {taken:g} times a node and day, beside its failures; each stops the run, "
+                "and another takes its place at once: no wait for capacity is counted."
+            )
         return (*said, *self.question.notes, *answer.notes, *rests_on)
 
 

@@ -217,7 +217,8 @@ def plan_question(content: dict[str, Any], base: Path, where: str = "") -> PlanQ
         listed = same_name(system, prices.prices) or same_name(names[system], prices.prices)
         price = choice.over(prices.prices[listed] if listed is not None else None)
         counts = gpu_counts(choice.gpus or file.gpus, nodes[system])
-        offers.append(Offer(system, names[system], nodes[system], counts, _purchases(price, names[system], file)))
+        place = system if named[system][0] is None else str((base / system).resolve())
+        offers.append(Offer(place, names[system], nodes[system], counts, _purchases(price, names[system], file)))
     question = PlanQuestion(file, base, tuple(offers), calendar, prices.notes)
     _check_prices(question)
     return question

@@ -130,6 +130,7 @@ def test_spot_instances_compete_where_their_price_is_known() -> None:
     result = tiny(systems=systems, spot=True, interruptions_per_node_day=0.5)
     assert {each.purchase.is_spot for each in result.plans} == {True, False}
     assert result.chosen.purchase.is_spot
+    assert any("taken away 0.5 times a node and day" in note for note in result.outcome.notes)
     assert len(tiny(systems=systems).plans) == 1
     with pytest.raises(ConfigError, match="taken away, and nobody says how often"):
         tiny(systems=systems, spot=True)
@@ -216,3 +217,12 @@ def test_a_plan_is_checked_against_its_own_limits_and_others(tmp_path: Path) -> 
     slower = check_plan(path, Limits(max_step_s=1.0), changes=["peak_tflop_per_s=x0.5"])
     assert slower.rules[1].value > check_plan(path, Limits(max_step_s=1.0)).rules[1].value
     assert check_plan(path, Limits(), system="B200").headline[0].startswith("8 GPUs of B200")
+
+
+def test_a_system_of_ones_own_lies_beside_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "ours.yml").write_text("like: H100\ninter_node_gb_per_s: 12.5\n", encoding="utf-8")
+    path = tmp_path / "plan.yml"
+    path.write_text(yaml.safe_dump({**TINY, "systems": {"ours.yml": 16}}), encoding="utf-8")
+    result = plan(path)
+    assert result.chosen.case.offer.name == "ours"
+    assert result.chosen.job.step.us > next(each for each in tiny().plans if each.case.num_gpus == 16).job.step.us
