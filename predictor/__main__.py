@@ -1,7 +1,8 @@
 """The command line: ``python -m predictor CONFIG``, and ``estimate-train-time COMMAND``.
 
 Exit codes: 0 success; 2 bad input, with one line on stderr on the error and its remedy; 3 a run that does not fit into
-memory, where ``--require-fit`` asks for it, or that breaks a limit of ``check``; 1 anything unexpected, output that
+memory, where ``--require-fit`` asks for it, or that breaks a limit of ``check``; 130 a search that Ctrl-C ended, whose
+best so far is printed; 1 anything unexpected, output that
 cannot be written and runs that failed included.
 """
 
@@ -36,7 +37,7 @@ from predictor.commands import (
     whatif,
 )
 from predictor.commands.mistyped import require_configuration
-from predictor.commands.parser import BrokenLimit, Incomplete, Parser
+from predictor.commands.parser import BrokenLimit, Incomplete, Interrupted, Parser
 from predictor.core.base.encoding import encodable
 from predictor.core.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError, shortened
 from predictor.core.base.read_yaml import one_line
@@ -64,6 +65,7 @@ IN_COLOUR = ("predict", "search", "plan", "compare", "whatif", "check")
 PROGRAM = "estimate-train-time"
 FIRST = "predict --model llama3-8b --system H100 --gpus 64 --global-batch-size 256"
 SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3
+INTERRUPTED = 130  # as a shell says it of a program that SIGINT ended
 
 
 def parser_with_commands() -> tuple[Parser, list[str]]:
@@ -157,6 +159,8 @@ def _deliver(text: str, arguments: argparse.Namespace | None) -> int:
         return UNEXPECTED
     if isinstance(text, BrokenLimit):
         return DOES_NOT_FIT
+    if isinstance(text, Interrupted):
+        return INTERRUPTED
     return UNEXPECTED if isinstance(text, Incomplete) else SUCCESS
 
 

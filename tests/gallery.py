@@ -1,4 +1,4 @@
-"""Shown output: ``python -m tests.gallery`` runs the commands of README.md and three pages of docs again, and writes it.
+"""Shown output: ``python -m tests.gallery`` runs the commands of README.md and of pages of docs again, and writes it.
 
 A block starts with three backticks and ``console``; its commands stand behind ``$``, with what they print below. Every
 block runs in a copy of docs/gallery, where files that earlier blocks wrote are there. ``| head -N`` cuts an output.

@@ -30,6 +30,12 @@ class BrokenLimit(str):
     __slots__ = ()
 
 
+class Interrupted(str):
+    """The output of a command that was interrupted and answers with what it has: the exit code is 130."""
+
+    __slots__ = ()
+
+
 class Help(argparse.HelpFormatter):
     """Help whose descriptions keep every option on one line; argparse breaks ``--zero-stage`` at a hyphen."""
 

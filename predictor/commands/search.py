@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 from predictor.commands.config_arguments import MODEL_ONLY, add_changes, add_model_only
 from predictor.commands.outputs import Output, check_outputs, write_outputs
-from predictor.commands.parser import Commands, add_command, width
+from predictor.commands.parser import Commands, Interrupted, add_command, width
 from predictor.commands.predict import is_hugectr_file
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.json_text import as_json
@@ -176,9 +177,13 @@ def answer(arguments: argparse.Namespace) -> str:
     import yaml
 
     from predictor.layout_search.interface import search
+    from predictor.layout_search.watch import Watch
 
     options = {name: getattr(arguments, name) for name in search.__kwdefaults__ or {}}  # an option each
-    result = search(arguments.model, arguments.gpus, **options)
+    terminal = sys.stderr if sys.stderr is not None and sys.stderr.isatty() else None
+    watch = Watch(terminal, width())
+    with watch.waiting():
+        result = search(arguments.model, arguments.gpus, **options)
 
     def arguments_written() -> str:
         return result.arguments(version=arguments.framework_version)
@@ -194,4 +199,5 @@ def answer(arguments: argparse.Namespace) -> str:
             Output("--write-job", arguments.write_job, lambda: result.job(arguments.write_arguments)),
         )
     )
-    return as_json(result.to_dict()) if arguments.json else result.text(width())
+    text = as_json(result.to_dict()) if arguments.json else result.text(width())
+    return Interrupted(text) if watch.stopped else text

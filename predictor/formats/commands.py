@@ -16,11 +16,13 @@ from typing import Any, NamedTuple
 import yaml
 
 from predictor.core.base.errors import ConfigError
+from predictor.core.base.read_yaml import load_foreign
 from predictor.core.schema.read import Read
 from predictor.formats.fields import settled_gpus
 from predictor.formats.format import Format
+from predictor.formats.known_keys import speaks_of_cost
 from predictor.formats.shell.script import parse
-from predictor.formats.shell.words import is_unknown
+from predictor.formats.shell.words import as_written, is_unknown
 from predictor.formats.source import JSON, TEXT, YAML, Source
 from predictor.formats.table import format_of
 from predictor.formats.trainer.layout import beside
@@ -76,7 +78,7 @@ def read(path: Path, num_gpus: int | None = None, text: str | None = None) -> Re
     *_, last = _followed(written, path.parent)
     notes = parse(written).of_loops(path.name)
     gpus = settled_gpus(num_gpus, _gpus(last), path.name, notes)
-    changes = dict(_changes(last))
+    changes = dict(_changes(last, path.name))
     source = Source(last.file, None, gpus)
     told = f"{path.name} names {last.file.name} ({last.known.name}), which is read"
     if not changes:
@@ -127,8 +129,12 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
             yield name, value if sign else follows
 
 
-def _changes(followed: Followed) -> Iterator[tuple[str, Any]]:
-    """Yield what a command says behind the file's name, by dotted key."""
+def _changes(followed: Followed, where: str) -> Iterator[tuple[str, Any]]:
+    """Yield what a command says behind the file's name, by dotted key.
+
+    Raises:
+        ConfigError: what changes the cost comes from outside of the script.
+    """
     words, at = followed.words, followed.at + 1
     while at < len(words):
         word = words[at]
@@ -139,8 +145,22 @@ def _changes(followed: Followed) -> Iterator[tuple[str, Any]]:
             value, at = (words[at], at + 1) if takes else ("true", at)
         elif not sign:
             continue
-        if not LAUNCHERS.match(f"--{name}") and name not in NAMING and not is_unknown(value):
-            yield name, yaml.safe_load(value) if value else None
+        if LAUNCHERS.match(f"--{name}") or name in NAMING:
+            continue
+        if not is_unknown(value):
+            yield name, _typed(value)
+        elif speaks_of_cost(name, 1):
+            raise ConfigError(
+                f"{where}: {word.partition('=')[0]} is {as_written(value)}, which comes from outside; write its value"
+            )
+
+
+def _typed(value: str) -> Any:
+    """Return a word of a command line as YAML has it, or as it is."""
+    try:
+        return load_foreign(value)
+    except (yaml.YAMLError, ValueError):
+        return value
 
 
 def _changed(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

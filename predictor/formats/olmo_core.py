@@ -19,6 +19,7 @@ from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import PYTORCH_DDP, TORCH_ATTENTION
 from predictor.formats.fsdp_stack import FRAMEWORK, sizes_of
 from predictor.formats.hub_section import fsdp, replicas
+from predictor.formats.rl.actor import asked
 from predictor.formats.shell.words import is_unknown
 from predictor.formats.trainer.program import Program, name_of, take_names
 
@@ -69,7 +70,7 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         shown = ", ".join(f"{name} {value}" for name, value in script.program.guessed.items())
         script.notes.append(f"{path.name}: arguments of the script have their defaults: {shown}")
     content = {"model": model, "parallelism": parallelism, "training": training}
-    return Read(content, tuple(script.notes), unsaid=script.unsaid)
+    return asked(Read(content, tuple(script.notes), unsaid=script.unsaid), script.unsaid)
 
 
 class _Script:
@@ -116,13 +117,17 @@ class _Script:
         return self.call(*MODULES) or self.call("TrainerConfig")
 
     def length(self) -> int:
-        """Return the tokens of a sample."""
-        for call in reversed(self.calls):
-            if name_of(call) in (*MODULES, *LOADERS) or "DatasetConfig" in name_of(call):
-                found = next((size for key in LENGTHS if (size := self.number(call, key)) is not None), None)
-                if found is not None:
-                    return found
-        return LENGTH
+        """Return the tokens of a sample; a stand-in, after recording it as open, where only a run knows it."""
+        of_samples = [
+            call
+            for call in reversed(self.calls)
+            if name_of(call) in (*MODULES, *LOADERS) or "DatasetConfig" in name_of(call)
+        ]
+        found = [(call, key) for call in of_samples for key in LENGTHS if self.keyword(call, key) is not None]
+        known = next((size for call, key in found if (size := self.number(call, key)) is not None), None)
+        if known is None and found:
+            self.unsaid["model.sequence_length"] = f"{self.where}: its {found[0][1]} comes from outside"
+        return LENGTH if known is None else known
 
     def model(self) -> dict[str, Any]:
         """Return the section ``model``.
@@ -169,7 +174,7 @@ class _Script:
         micro = self.number(module, "rank_microbatch_size")
         keys: dict[str, Any] = {"framework": FRAMEWORK, "precision": self._precision()}
         for key, tokens in (("micro_batch_size", micro), ("global_batch_size", total)):
-            if tokens is None:
+            if tokens is None or "model.sequence_length" in self.unsaid:
                 self.unsaid[f"training.{key}"] = f"{self.where}: the tokens of its batch come from outside"
             else:
                 keys[key] = max(1, tokens // length)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from predictor.core.base.errors import ConfigError, NoLayoutError
 from predictor.core.base.quantities import span
@@ -14,6 +14,7 @@ from predictor.layout_search.answer import SearchAnswer, search
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.layout_search.report.gpu_counts import Tried
 from predictor.layout_search.report.search_bill import Limits, keeping, training_of
+from predictor.layout_search.watch import WATCH
 
 # The largest runs in print have about as many.
 MOST_GPUS = 65_536
@@ -23,6 +24,7 @@ DEARER = 2
 PARTS = 4
 SECONDS_PER_HOUR = 3600.0
 MEETS = "meets it"
+FEWER = "Interrupted before all numbers of GPUs were tried: fewer may do."
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def fewest(hunt: Hunt) -> tuple[SearchAnswer, tuple[Tried, ...]]:
 
     Raises:
         ConfigError: the question is not possible, or no number of GPUs meets the goals.
+        KeyboardInterrupt: nobody waits any longer, and no number of GPUs was found yet.
     """
     goals, question = hunt.goals, hunt.question
     alone = search_problem(replace(question, num_gpus=1))
@@ -84,7 +87,12 @@ def fewest(hunt: Hunt) -> tuple[SearchAnswer, tuple[Tried, ...]]:
     for num_gpus in doublings(node, hunt.most):
         answer = _meeting(hunt, num_gpus, tried)
         if answer is not None:
-            return _fewer(hunt, num_gpus, node, tried) or answer, tuple(sorted(tried, key=lambda one: one.num_gpus))
+            answer = _fewer(hunt, num_gpus, node, tried) or answer
+            if WATCH.get().stopped:
+                answer = replace(answer, notes=(FEWER, *answer.notes))
+            return answer, tuple(sorted(tried, key=lambda one: one.num_gpus))
+        if WATCH.get().stopped:
+            raise KeyboardInterrupt
         if _only_dearer(tried, goals):
             break
     raise ConfigError(_none(tried, goals, hunt.most))
@@ -92,7 +100,8 @@ def fewest(hunt: Hunt) -> tuple[SearchAnswer, tuple[Tried, ...]]:
 
 def _fewer(hunt: Hunt, num_gpus: int, gpus_per_node: int, tried: list[Tried]) -> SearchAnswer | None:
     """Return the search on the fewest GPUs below a number that meets the goals; None where none does."""
-    found = (_meeting(hunt, count, tried) for count in between(num_gpus, gpus_per_node))
+    counts = takewhile(lambda _: not WATCH.get().stopped, between(num_gpus, gpus_per_node))
+    found = (_meeting(hunt, count, tried) for count in counts)
     return next((answer for answer in found if answer is not None), None)
 
 

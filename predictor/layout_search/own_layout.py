@@ -60,7 +60,7 @@ def layout_rank(problem: SearchProblem, run: TrainingRun, step_us: float, fastes
     limit = inf if problem.memory_gib is None else problem.memory_gib * GIB
     below = step_us * (1.0 - ROUNDING)
     faster = others = 0
-    for group in by_shared_floor(timer, fitting(cells(space), footprints, limit, limit)[0]):
+    for group in by_shared_floor(timer, fitting(list(cells(space)), footprints, limit, limit)[0]):
         others += len(group.candidates)
         if group.us > step_us:
             continue

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
+from functools import partial
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice, takewhile
 from math import inf
 from typing import NamedTuple
 
 from predictor.core.base.collector import paused_collector
 from predictor.core.base.errors import NoLayoutError
+from predictor.core.base.quantities import duration
 from predictor.core.base.words import counted
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.memory import GIB
@@ -21,10 +23,13 @@ from predictor.layout_search.near_duplicates import Ranked, folded
 from predictor.layout_search.space import Plan, Space
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines
 from predictor.layout_search.timer import Timer
+from predictor.layout_search.watch import WATCH
 
 # The Pareto front ends at this many times the fastest layout's time.
 WORTHWHILE = 3.0
 SHARED, FLOOR, BOUND, REPLAY = range(4)
+# Of a search that is ended before its first replay, so many candidates get a bound; the least is replayed.
+LIKELY = 64
 # Faster layouts to name beside the best, of those that may not fit.
 MOST_UNSURE = 3
 
@@ -85,6 +90,7 @@ class Ranking:
         bounded: those whose floor asked for a bound, on the way to the fastest.
         replayed: those whose bound asked for a replay.
         unsure: those that may not fit and are faster than the best of those that fit for certain, the fastest first.
+        is_complete: no other is faster; not where the search was ended before it knew.
     """
 
     best: list[Ranked]
@@ -95,6 +101,7 @@ class Ranking:
     bounded: int
     replayed: int
     unsure: list[Ranked]
+    is_complete: bool = True
 
 
 @dataclass(slots=True)
@@ -130,7 +137,8 @@ def in_order(pricing: Pricing, fits: Iterable[Fitting], effort: Effort, below_us
     """Return candidates, the fastest first, looking no further than asked.
 
     Branch and bound: of those that share a floor the first to have the least known time get their own, and then a
-    bound and a replay one by one; a replayed candidate with the least known time is the next of the ranking.
+    bound and a replay one by one; a replayed candidate with the least known time is the next of the ranking. Where
+    nobody waits any longer, those that were replayed so far are the rest of it.
 
     Args:
         pricing: of the candidates.
@@ -138,10 +146,17 @@ def in_order(pricing: Pricing, fits: Iterable[Fitting], effort: Effort, below_us
         effort: counts bounds and replays.
         below_us: candidates whose floor is not below it are left out.
     """
-    timer, footprints = pricing.timer, pricing.footprints
+    timer, footprints, watch = pricing.timer, pricing.footprints, WATCH.get()
     queue = [entry for entry in by_shared_floor(timer, fits) if entry.us < below_us]
     heapify(queue)
+
+    def progress() -> str:
+        counts = f"{effort.bounded:,} layouts bounded, {effort.replayed:,} replayed"
+        return f"{counts}; the fastest takes {duration(queue[0].us)} or more"
+
     while queue:
+        if not watch.follows(progress):
+            queue = _so_far(pricing, queue)
         us, known_by, memory, order, candidates = heappop(queue)
         plan = candidates[0].plan
         if known_by == SHARED:
@@ -158,6 +173,18 @@ def in_order(pricing: Pricing, fits: Iterable[Fitting], effort: Effort, below_us
             heappush(queue, _Open(timer.step_us(plan), REPLAY, memory, order, candidates))
         else:
             yield Ranked(us, memory, plan)
+
+
+def _so_far(pricing: Pricing, queue: list[_Open]) -> list[_Open]:
+    """Return the replayed candidates of a queue, the fastest first; where there are none, the likeliest, replayed."""
+    replayed = sorted(entry for entry in queue if entry.known_by == REPLAY)
+    if replayed:
+        return replayed
+    timer, firsts = pricing.timer, [entry.candidates[0] for entry in nsmallest(LIKELY, queue)]
+    likeliest = min(firsts, key=lambda candidate: timer.bound_us(candidate.plan))
+    plan = likeliest.plan
+    memory = pricing.footprints.memory_bytes(plan)
+    return [_Open(timer.step_us(plan), REPLAY, memory, likeliest.order, [likeliest])]
 
 
 def by_shared_floor(timer: Timer, fits: Iterable[Fitting]) -> Iterator[_Open]:
@@ -194,15 +221,24 @@ def pareto_front(pricing: Pricing, fits: Iterable[Fitting], slowest_us: float) -
 
 
 def fitting(
-    space: Iterable[Cell], footprints: Footprints, certain: float, limit: float
+    space: Sequence[Cell], footprints: Footprints, certain: float, limit: float
 ) -> tuple[list[Fitting], list[Fitting]]:
     """Return the candidates that need no more than certain bytes, and those that need more, up to a limit.
 
     Lines whose states alone are too large are left out; others probably fit up to the micro-batch of those before.
+    Where nobody waits any longer, those of the first cells are returned.
+
+    Raises:
+        KeyboardInterrupt: nobody waits any longer, and none was found.
     """
     sure: list[Fitting] = []
     near: list[Fitting] = []
-    for cell in space:
+    watch = WATCH.get()
+    for number, cell in enumerate(space):
+        if not watch.follows(partial("memory of {:,} of {:,} ways to split the GPUs".format, number, len(space))):
+            if sure or near:
+                break
+            raise KeyboardInterrupt
         likely: dict[object, tuple[int, int]] = {}
         for line in cell.lines(lambda plan: footprints.least_bytes(plan) <= limit):
             switches = line.first.sequence_parallel, line.first.recompute, line.first.modules
@@ -256,16 +292,18 @@ def rank(
     effort = Effort()
     ordered = in_order(pricing, [*(sure or fits), *partly_recomputed(space, sure)], effort)
     best, near_duplicates = folded(ordered, top) if fold else (list(islice(ordered, top)), [])
-    faster = _faster(pricing, tight, best[0].step_us, effort) if sure and unsure else []
+    is_complete = not WATCH.get().stopped
+    faster = _faster(pricing, tight, best[0].step_us, effort) if sure and unsure and is_complete else []
     return Ranking(
         best,
         near_duplicates,
-        pareto_front(pricing, fits, WORTHWHILE * best[0].step_us) if pareto else [],
+        pareto_front(pricing, fits, WORTHWHILE * best[0].step_us) if pareto and is_complete else [],
         considered=sum([cell.size for cell in every]),
         fitting=sum([len(numbers) for _, numbers in fits]),
         bounded=effort.bounded,
         replayed=effort.replayed,
         unsure=faster,
+        is_complete=is_complete,
     )
 
 

@@ -112,7 +112,7 @@ class Timer:
         """
         if not self._shares_floor(plan):
             return self.floor_us(plan)
-        return self._floor_us(plan._replace(zero_stage=min(plan.zero_stage, 1)), WHOLE)
+        return self._floor_us(plan._replace(zero_stage=min(plan.zero_stage, 1)), WHOLE, drains=False)
 
     def _shares_floor(self, plan: Plan) -> bool:
         """Return whether sharding and split backward passes only add to a candidate's layers.
@@ -129,27 +129,37 @@ class Timer:
         return not (unsharded.fp32_parameters or base.gemm_recipe is not None or sums_in_products(unsharded))
 
     def floor_us(self, plan: Plan) -> float:
-        """Return the time of the fullest stage's layers: fast to compute, and no step is shorter.
+        """Return the time of a stage's layers and of filling and draining the pipeline before it.
 
-        What selective recomputation adds is left out: it differs for every number of micro-batches.
+        It is fast to compute, and no step is shorter. What selective recomputation adds is left out: it differs for
+        every number of micro-batches.
         """
-        return self._floor_us(plan, self._layered_as(plan))
+        splits = SCHEDULES[plan.schedule].splits_backward
+        return self._floor_us(plan, self._layered_as(plan), drains=not splits)
 
-    def _floor_us(self, plan: Plan, layered_as: str) -> float:
+    def _floor_us(self, plan: Plan, layered_as: str, drains: bool) -> float:
         if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP) or plan.recompute_layers is not None:
             plan = plan._replace(recompute=Recompute.NONE, modules=(), recompute_layers=None)
         shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
-        key = (shared, count, plan.recompute, degrees.pipeline, plan.chunks, layered_as, self._blocks(plan))
+        blocks = self._blocks(plan)
+        key = (shared, count, plan.recompute, degrees.pipeline, plan.chunks, layered_as, drains, blocks)
         known = self._floors.get(key)
         if known is None:
             pipeline = self._pipelines.of(plan)
-            per_layer = {kind: self._least_us(plan, shared, kind, layered_as) for kind in pipeline.kinds}
-            stages = [sum([per_layer[kind] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
-            known = self._floors[key] = count * max(stages) * (1.0 - ROUNDING)
+            least = {kind: self._least_us(plan, shared, kind, layered_as) for kind in pipeline.kinds}
+            stages = [sum([least[kind][1] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
+            # A stage's first forward pass follows those of the first chunks before it, its last backward pass precedes
+            # theirs.
+            through = [sum([least[kind][drains] * layers for kind, layers in each.layers]) for each in pipeline.chunks]
+            latest = before = 0.0
+            for i in pipeline.index:
+                latest = max(latest, before + count * stages[i])
+                before += through[pipeline.distinct[i].chunk_index[0]]
+            known = self._floors[key] = latest * (1.0 - ROUNDING)
         return known
 
-    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind, layered_as: str) -> float:
-        """Return a time that no pass forward and backward of a layer is shorter than: that of a single micro-batch.
+    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind, layered_as: str) -> tuple[float, float]:
+        """Return times that no forward pass of a layer, and no pass forward and backward, is shorter than.
 
         It is no bound where work hides traffic (that of weights, or of experts beside another micro-batch), nor where
         checkpoints are gathered.
@@ -157,10 +167,10 @@ class Timer:
         base = self._space.base
         if plan.zero_stage >= 2 or base.overlap_expert_parallel or base.partition_activations:
             work = self._layer(plan, shared, kind)
-            return work.forward + work.backward
+            return work.forward, work.forward + work.backward
         single = self._layer_in_single(plan, shared, kind, layered_as)
         recomputed = single.again if plan.recompute is Recompute.FULL and single.adds_up else 0.0
-        return single.work.forward + recomputed + single.work.backward
+        return single.work.forward, single.work.forward + recomputed + single.work.backward
 
     def bound_us(self, plan: Plan) -> float:
         """Return a time that the candidate's step cannot be shorter than."""

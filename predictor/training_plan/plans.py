@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from predictor.core.base.errors import ConfigError, NoLayoutError, PublishedError
@@ -139,7 +139,7 @@ def considered(question: PlanQuestion, progress: Progress) -> Considered:
         smallest = min((_batch_tokens(problem) for _, problem in problems), default=0)
         for case, problem in problems:
             progress(done, len(cases))
-            found = _plans_of(question, case, problem, smallest)
+            found = _only_dearer(question, case, plans) or _plans_of(question, case, problem, smallest)
             plans += [] if isinstance(found, LeftOut) else found
             left_out += [found] if isinstance(found, LeftOut) else []
             done += 1
@@ -207,6 +207,31 @@ def _plans_of(
         gigabytes = job.checkpoint_bytes / 1e9 * file.storage.kept_checkpoints
         stored = gigabytes * file.storage.price_per_gb_month / HOURS_PER_MONTH
     return list(_paid(question, case, answer, job, stored))
+
+
+def _only_dearer(question: PlanQuestion, case: Case, plans: Sequence[TrainingPlan]) -> LeftOut | None:
+    """Return a case whose price is out of reach, as it was on half the GPUs, where it had risen; None of any other.
+
+    Further doublings cost more, too, as every GPU computes less between its traffic.
+    """
+    most = question.file.max_price
+    of_half = _cheapest(plans, case, case.num_gpus // 2)
+    of_quarter = None if of_half is None else _cheapest(plans, case, of_half.case.num_gpus // 2)
+    if most is None or of_half is None or of_quarter is None:
+        return None
+    least, half, quarter = of_half.price(of_half.hours_at(LOW)), of_half.likely_price, of_quarter.likely_price
+    if least is None or half is None or quarter is None or least <= most or half <= quarter:
+        return None
+    return LeftOut(
+        case, f"costs more than on {of_half.case.num_gpus:,} GPUs, {least:,.0f} {question.file.currency} there"
+    )
+
+
+def _cheapest(plans: Sequence[TrainingPlan], case: Case, most_gpus: int) -> TrainingPlan | None:
+    """Return the cheapest plan like a case on the largest number of GPUs up to one; None where there is none."""
+    alike = [plan for plan in plans if replace(plan.case, num_gpus=0) == replace(case, num_gpus=0)]
+    below = [plan for plan in alike if plan.case.num_gpus <= most_gpus]
+    return max(below, key=lambda plan: (plan.case.num_gpus, -(plan.likely_price or 0.0)), default=None)
 
 
 def _nearest(

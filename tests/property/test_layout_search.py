@@ -120,7 +120,7 @@ def test_candidates_with_a_shared_floor_have_it(problem: SearchProblem) -> None:
     pipelines = Pipelines(problem.space)
     timer, footprints = Timer(problem.space, problem.system, pipelines), Footprints(problem.space, pipelines)
     found: dict[object, float] = {}
-    for line, numbers in fitting(cells(problem.space), footprints, inf, inf)[0]:
+    for line, numbers in fitting(list(cells(problem.space)), footprints, inf, inf)[0]:
         for number in numbers:
             plan = line.plan(number)
             floor = timer.shared_floor_us(plan)

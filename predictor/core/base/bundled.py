@@ -15,6 +15,11 @@ def systems() -> list[str]:
     return sorted(path.parent.name for path in REGRESSORS_FOLDER.glob(f"*/{SYSTEM_FILE}"))
 
 
+def is_system(name: str) -> bool:
+    """Return whether a published system has a name, without listing them all."""
+    return (REGRESSORS_FOLDER / name / SYSTEM_FILE).is_file()
+
+
 def examples() -> list[str]:
     """Return the names of the bundled example configurations, without their ending."""
     return sorted(path.stem for path in EXAMPLES_FOLDER.glob("*.yml"))

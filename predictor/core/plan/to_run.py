@@ -257,7 +257,7 @@ def _model(config: RunConfig) -> Transformer:
         ConfigError: it cannot be split so, or has not what is to be recomputed.
     """
     check_recomputation(config.training, config.model)
-    check_optimizer(config.training)
+    check_optimizer(config.training, config.parallelism)
     check_kernels(config.training, config.parallelism, config.model)
     check_fp8_attention(config.training, config.model)
     model = transformer(config.model)

@@ -7,11 +7,7 @@ from math import isinf
 
 from predictor.core.base.quantities import span
 from predictor.core.hardware.hardware import System
-from predictor.core.reliability.checkpointing import checkpointing_of
 from predictor.core.reliability.job import MINUTES_PER_HOUR, SECONDS_PER_HOUR, Job
-from predictor.core.reliability.reliability import HOURS_PER_MONTH, reliability_of
-from predictor.core.reliability.simulate import LEAST_SHARE, expected, simulate
-from predictor.core.reliability.wall_times import Cause
 from predictor.core.schema.sections import BudgetSection
 
 DRAWS = 400  # the ends of a 90 % interval are then known to about a hundredth of its probability
@@ -73,6 +69,11 @@ def goodput(job: Job, system: System, budget: BudgetSection, draws: int = DRAWS)
         budget: failures, repairs, storage and checkpoints, where they are given.
         draws: behind the interval; 0 for none.
     """
+    from predictor.core.reliability.checkpointing import checkpointing_of  # of a whole training alone, for a fast start
+    from predictor.core.reliability.reliability import HOURS_PER_MONTH, reliability_of
+    from predictor.core.reliability.simulate import expected, simulate
+    from predictor.core.reliability.wall_times import Cause
+
     reliability = reliability_of(budget, system, job.num_nodes)
     saves = checkpointing_of(job, reliability, budget, system)
     wall = expected(job, reliability, saves)
@@ -128,6 +129,8 @@ def goodput_notes(found: Goodput | None, budget: BudgetSection) -> list[str]:
         return []
     said = []
     if found.hours is None:
+        from predictor.core.reliability.simulate import LEAST_SHARE
+
         said.append(
             f"The training makes no progress: less than {LEAST_SHARE:.0%} of its time is in steps that no interruption "
             "costs. Fewer GPUs, or other values of budget.mtbf_per_gpu_hours, restart_minutes, checkpoint_seconds and "

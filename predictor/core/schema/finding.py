@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from predictor.core.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, SYSTEM_FILE, systems
+from predictor.core.base.bundled import DATA_FOLDER, REGRESSORS_FOLDER, is_system, systems
 from predictor.core.base.errors import ConfigError, nearest, same_name
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.costs.folder import COLLECTIVE_FOLDER, MANIFEST, OPERATOR_FOLDER
@@ -95,7 +95,7 @@ def find_folder(name: str, base: Path) -> Path:
     if not name.strip():
         raise ConfigError(f"system is {name!r}; expected one of: {published()}")
     candidates = [base / name, DATA_FOLDER / name, REGRESSORS_FOLDER / name]
-    if (REGRESSORS_FOLDER / name / SYSTEM_FILE).is_file():  # without listing them all
+    if is_system(name):
         candidates.reverse()
     for candidate in candidates:
         if candidate.is_dir():
@@ -118,7 +118,7 @@ def folder_of(key: str, value: object, kind: str, base: Path) -> Path:
     if not isinstance(value, str | PathLike) or not str(value).strip():
         raise ConfigError(f"{key} is {value!r}; expected a folder such as ./regressors/Perlmutter/{kind}")
     path = Path(value)
-    if path.name == kind and path.parent.name in systems():  # a system known from a data sheet has no such folder
+    if path.name == kind and is_system(path.parent.name):  # a system known from a data sheet has no such folder
         system = find_folder(str(path.parent), base)
         if (system / MANIFEST).is_file():
             return system

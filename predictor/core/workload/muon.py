@@ -9,9 +9,13 @@ Where states are shared out (ZeRO-1 and 2), a rank updates whole matrices: as ev
 allows (Megatron-LM's layer-wise optimizer). Shards of FSDP are DTensors: ranks that hold rows of X gather X for two of
 the products, and the square's factor; ranks that hold columns sum X Xᵀ and square it each.
 
+DeepSpeed iterates on X Xᵀ instead (Gram Newton-Schulz) where X is not square: it, and what multiplies X, is computed
+twice, beside 14 products of m x m.
+
 Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/; Liu et al. 2025, arXiv:2502.16982; PyTorch
 torch/optim/_muon.py (_zeropower_via_newtonschulz), torch/distributed/tensor/_ops/_matrix_ops.py; Megatron-LM core
-v0.19.2, megatron/core/optimizer/emerging_optimizers.py and layer_wise_optimizer.py.
+v0.19.2, megatron/core/optimizer/emerging_optimizers.py and layer_wise_optimizer.py; DeepSpeed 0.19.8,
+runtime/zero/muon/original_muon.py (zeropower_via_gram_newtonschulz) and runtime/zero/stage_1_and_2.py.
 """
 
 from __future__ import annotations
@@ -25,17 +29,19 @@ from predictor.core.costs.work import ELEMENT_BYTES
 from predictor.core.rows import Kind, Matrix
 from predictor.core.workload.layer_table import kept_rows
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.software import ON_MEGATRON_CORE
+from predictor.core.workload.software import ON_DEEPSPEED, ON_MEGATRON_CORE
 from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
 
 ITERATIONS = 5
+# Of Gram Newton-Schulz, which restarts after two iterations: of X Xᵀ and with X, and of m x m.
+GRAM_PRODUCTS, GRAM_SQUARES = 2, 14
 # Beside the products, per parameter: the fp32 momentum and the gradient are read, that is written (12) and Nesterov's
 # step from both (12), which is narrowed (6), normalised by its norm (2 + 4), and added to the decayed fp32 weight
 # (8 + 10).
 MOMENTUM_BYTES = 54
-# Launches of a matrix: three products an iteration, and a kernel each for momentum (2), narrowing, norm (2), division,
+# Launches of a matrix beside its products: a kernel each for momentum (2), narrowing, norm (2), division,
 # scaling, decay and update.
-LAUNCHES = 3 * ITERATIONS + 9
+LAUNCHES = 9
 OPERATOR = "attention_output"  # any linear layer; all are one family
 
 
@@ -45,6 +51,7 @@ class Matrices(NamedTuple):
     Attributes:
         is_transposed: rows of the weight, which FSDP shards, are their columns.
         routed: of experts.
+        is_gram: iterations are on its square.
     """
 
     rows: int
@@ -52,15 +59,25 @@ class Matrices(NamedTuple):
     number: float
     is_transposed: bool
     routed: bool
+    is_gram: bool = False
+
+    @property
+    def products(self) -> tuple[int, int]:
+        """Return how many products of one have a dimension of columns, half of each shape, and how many have not."""
+        if self.is_gram and self.rows < self.columns:
+            return 2 * GRAM_PRODUCTS, GRAM_SQUARES
+        return 2 * ITERATIONS, ITERATIONS
 
     @property
     def flops(self) -> float:
         """Return the FLOPs of one's orthogonalisation."""
-        return ITERATIONS * (4.0 * self.rows**2 * self.columns + 2.0 * self.rows**3)
+        oblong, square = self.products
+        return 2.0 * self.rows**2 * (oblong * self.columns + square * self.rows)
 
 
 def matrices(run: TrainingRun, stage: int) -> Iterator[Matrices]:
     """Return the matrices of a stage's layers; Megatron-LM splits queries, keys and values, and joins gate and up."""
+    is_gram = run.framework in ON_DEEPSPEED
     for kind, layers in run.stage_kinds(stage).items():
         for row in kept_rows(run, kind):
             if row.kind is not Kind.PRODUCT or not row.trains or not row.weights or row.forward is None:
@@ -70,7 +87,7 @@ def matrices(run: TrainingRun, stage: int) -> Iterator[Matrices]:
             joined = run.framework in ON_MEGATRON_CORE and row.matrix is not Matrix.QKV
             for share in (1.0,) if joined else row.parts:
                 part = round(outputs * share)
-                yield Matrices(min(part, inputs), max(part, inputs), count, part > inputs, row.routed)
+                yield Matrices(min(part, inputs), max(part, inputs), count, part > inputs, row.routed, is_gram)
 
 
 def _product(shape: tuple[int, int, int], times: float) -> Task:
@@ -79,8 +96,9 @@ def _product(shape: tuple[int, int, int], times: float) -> Task:
 
 def _whole(one: Matrices, share: float) -> list[Task]:
     """Return the products of whole matrices, of which a rank has a share."""
-    m, n, times = one.rows, one.columns, ITERATIONS * one.number * share
-    return [_product((m, n, m), times), _product((m, m, m), times), _product((m, m, n), times)]
+    m, n, times = one.rows, one.columns, one.number * share
+    oblong, square = (each * times for each in one.products)
+    return [_product((m, n, m), oblong / 2), _product((m, m, m), square), _product((m, m, n), oblong / 2)]
 
 
 def _sharded(one: Matrices, group: Topology) -> list[Task]:
@@ -125,5 +143,5 @@ def muon_update(run: TrainingRun, stage: int, parameters: float) -> MuonUpdate:
             share = max(1.0 / group.ranks, max(one.flops for one in alike) / total)
         for one in alike:
             tasks += _sharded(one, group) if run.zero_stage >= 3 and group.ranks > 1 else _whole(one, share)
-            launches += one.number * share * LAUNCHES
+            launches += one.number * share * (sum(one.products) + LAUNCHES)
     return MuonUpdate(tasks, launches)

@@ -156,6 +156,11 @@ class Transformer(Architecture):
             held += self.num_mtp_layers * self._met_parameters(self.mtp_kind, active)
         return held + (0 if self.vision is None else self.vision.parameters(self.hidden_size))
 
+    def matrix_parameters(self) -> int:
+        """Return the parameters in matrices of layers, those that predict further tokens included."""
+        kinds = self.kinds + Counter({self.mtp_kind: self.num_mtp_layers} if self.num_mtp_layers else {})
+        return sum(count * parameters(self.layer_rows(kind)).matrices.total for kind, count in kinds.items())
+
     @lazy
     def kinds(self) -> Counter[LayerKind]:
         """How many layers of each kind the model has, those that predict further tokens left out."""

@@ -197,10 +197,13 @@ def _optimizer_state_bytes(run: TrainingRun) -> float:
 
 def _unkept(run: TrainingRun, parameters: RankParameters) -> float:
     """Return the bytes of second moments, which Muon does not keep of its matrices, where no state's size is said."""
-    if run.optimizer is not Optimizer.MUON or run.optimizer_state_bytes is not None:
-        return 0.0
     own = parameters.matrices
-    return FP32_BYTES * (_share(run, own) if run.zero_stage >= 1 else own.total)
+    return _unkept_bytes(run) * (_share(run, own) if run.zero_stage >= 1 else own.total)
+
+
+def _unkept_bytes(run: TrainingRun) -> int:
+    """Return the bytes of a matrix's parameter that Muon keeps less than Adam, where no state's size is said."""
+    return FP32_BYTES if run.optimizer is Optimizer.MUON and run.optimizer_state_bytes is None else 0
 
 
 def checkpoint_bytes(run: TrainingRun) -> float:
@@ -208,7 +211,8 @@ def checkpoint_bytes(run: TrainingRun) -> float:
     in_optimizer = run.fp32_parameters and run.element_bytes != FP32_BYTES
     weight_bytes = 0 if in_optimizer and run.lora is None else run.element_bytes
     state_bytes = _optimizer_state_bytes(run) if run.lora is None else 0.0
-    return run.model.num_parameters() * (weight_bytes + state_bytes)
+    unkept = _unkept_bytes(run) * run.model.matrix_parameters()
+    return run.model.num_parameters() * (weight_bytes + state_bytes) - unkept
 
 
 def _share(run: TrainingRun, parameters: RankParameters) -> float:

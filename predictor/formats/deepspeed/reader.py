@@ -23,6 +23,7 @@ OPEN = ("pipeline", "tensor_parallel")  # sections whose further keys change no 
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 SECTIONS = ("activation_checkpointing", "bf16", "fp16", "optimizer", "pipeline", "tensor_parallel", "zero_optimization")
 OPTIMIZERS = ("adam", "adamw", "fusedadam", "torch_adam")
+MUON, GRAM = "muon", "gram"
 COMPRESSED = ("onebitadam", "onebitlamb", "zerooneadam")
 BUCKET = "zero_optimization.reduce_bucket_size"
 # Keys whose « auto » follows from the model, from other files or from the configuration's own keys.
@@ -48,7 +49,12 @@ def read(path: Path, data_parallel_size: int | None = None) -> Read:
 
 
 def from_mapping(
-    content: dict[str, Any], where: str, problems: Problems, data_parallel_size: int | None = None
+    content: dict[str, Any],
+    where: str,
+    problems: Problems,
+    data_parallel_size: int | None = None,
+    *,
+    builds_optimizer: bool = True,
 ) -> Read:
     """Return what the keys of a DeepSpeed configuration say, after recording what is wrong with them.
 
@@ -57,6 +63,7 @@ def from_mapping(
         where: the file, for messages.
         problems: record of what is wrong.
         data_parallel_size: replicas.
+        builds_optimizer: DeepSpeed does, so that its own optimizers can be named; otherwise the framework does.
     """
     auto = _take_auto(content, where, problems)
     fields = Fields(_without(content, auto), where, problems=problems.lines)
@@ -76,7 +83,7 @@ def from_mapping(
     gradients = (fields.get("communication_data_type"), types.get("grad_accum_dtype"))
     if any(str(name).lower() in FP32 for name in gradients):
         parallelism["fp32_gradients"] = True
-    _optimizer(sections["optimizer"])
+    keys |= problems.part(nothing(), _optimizer, sections["optimizer"], builds_optimizer)
     checked = [section for name, section in sections.items() if name not in OPEN]
     notes += rest(known_keys(KEYS), "DeepSpeed", (fields, *checked))
     derived: dict[str, Callable[[dict[str, Any]], Any]] = {"training.framework": lambda _: FAMILY}
@@ -288,9 +295,20 @@ def _activations(sections: dict[str, Fields], unsaid: dict[str, str]) -> dict[st
     return training
 
 
-def _optimizer(optimizer: Fields) -> None:
+def _optimizer(optimizer: Fields, is_own: bool) -> dict[str, Any]:
+    """Return the keys of ``training`` on Muon; its iterations are on squares unless « ns_method » says otherwise.
+
+    Source: deepspeed/runtime/zero/muon/original_muon.py, muon_update.
+    """
     name = optimizer.text("type", "AdamW").lower()
     if name in COMPRESSED:
         optimizer.broken(optimizer.error("type", "compressed gradients are not modelled; write AdamW"))
-    elif name not in OPTIMIZERS:
-        optimizer.broken(optimizer.error("type", "only Adam and AdamW are modelled"))
+    if name == MUON and is_own:
+        optimizer.used.add("params")
+        if (method := optimizer.section("params").text("ns_method", GRAM)) != GRAM:
+            optimizer.broken(optimizer.error("params.ns_method", f"only {GRAM} is modelled, not {method}"))
+        return {"optimizer": MUON, "framework": FAMILY}
+    if name not in (*OPTIMIZERS, *COMPRESSED):
+        known = "Adam, AdamW and Muon" if is_own else "Adam and AdamW"
+        optimizer.broken(optimizer.error("type", f"only {known} are modelled"))
+    return {}

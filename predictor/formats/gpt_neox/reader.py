@@ -68,7 +68,7 @@ def _read(files: Sequence[tuple[str, dict[str, Any]]], num_gpus: int | None) -> 
         keys.used |= {"vocab_file", "merge_file", "tokenizer_type"}
     elif "vocab_size" not in model:
         unsaid["model.vocab_size"] = f"{keys.where}: {keys.text('tokenizer_type', '')} says no vocabulary size"
-    held = deepspeed.from_mapping({**of_deepspeed(keys), **_one_batch()}, keys.where, problems)
+    held = deepspeed.from_mapping({**of_deepspeed(keys), **_one_batch()}, keys.where, problems, builds_optimizer=False)
     notes += held.notes
     precision = _precision(keys, held)
     parallelism = problems.part(nothing(), _layout, keys, notes) | problems.part(

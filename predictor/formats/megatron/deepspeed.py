@@ -101,7 +101,7 @@ def overrides(
     held = _document(command)
     rounds = options.optional_whole("gas")
     content = held or {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": stage or 0}}
-    read = deepspeed.from_mapping(content, options.where, problems)
+    read = deepspeed.from_mapping(content, options.where, problems, builds_optimizer=False)
     keys = {key: value for key, value in read.content["parallelism"].items() if key != "data_parallel_size"}
     notes += read.notes
     if held is None and stage is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import ItemsView, KeysView, ValuesView
 from typing import Any
 
 from predictor.formats.python_source.expressions import FAULTS, attribute, evaluate
@@ -10,7 +11,7 @@ from predictor.formats.python_source.module import Class, Function, Module
 from predictor.formats.python_source.modules import load_module
 from predictor.formats.python_source.scope import DEEPEST_CALL, Scope, Work, look_up
 from predictor.formats.python_source.statements import run
-from predictor.formats.python_source.values import ATOMS, External, Method, Record, Unknown, copied, is_open, unknowns
+from predictor.formats.python_source.values import External, Method, Record, Unknown, copied, is_open, unknowns
 
 _BUILTINS = {
     function.__name__: function
@@ -125,7 +126,7 @@ def _method(method: Method, arguments: list[Any], keywords: dict[str, Any], node
         found = getattr(of, name)(*arguments, **keywords)
     except FAULTS as error:
         return scope.unknown(node, str(error))
-    return found if isinstance(found, (*ATOMS, list, tuple, dict, set)) else list(found)
+    return list(found) if isinstance(found, ItemsView | KeysView | ValuesView) else found
 
 
 def _made(value: Any) -> Record | None:

@@ -187,6 +187,8 @@ def _degrees(arguments: Arguments, launch: Launch, layout: Layout) -> None:
     for key in ("tensor_parallel_size", "context_parallel_size"):
         if arguments.has(key) and (ranks := arguments.whole(key, 1)) > 1:
             keys[key] = ranks
+    if arguments.has("expert_parallel_size") and (experts := arguments.whole("expert_parallel_size", 1)) > 1:
+        keys |= {"expert_parallel_size": experts, "expert_dispatcher": "deepep"}  # axolotl alone has it
     ranks = keys.get("tensor_parallel_size", 1) * keys.get("context_parallel_size", 1)
     gpus = launch.num_gpus
     if gpus is None:
@@ -312,7 +314,7 @@ def _accelerated(launch: Launch, precision: str, problems: Problems, arguments: 
     content = {**launch.accelerate, **sizes, "mixed_precision": mixed}
     read = accelerate.from_mapping(content, launch.where, launch.base, problems)
     arguments.notes += read.notes
-    kept = ("recompute", "offload_parameters", *OFFLOADED, "gemm_recipe", "framework")
+    kept = ("recompute", "optimizer", "offload_parameters", *OFFLOADED, "gemm_recipe", "framework")
     training = {key: value for key, value in read.content["training"].items() if key in kept}
     derived = {key: find for key, find in read.derived.items() if key != "training.framework"}
     has_engine = str(launch.accelerate.get("distributed_type")).upper() == "DEEPSPEED"

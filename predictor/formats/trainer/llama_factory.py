@@ -7,6 +7,7 @@ finetuning_args.py), model/adapter.py and model/model_utils/checkpointing.py; sr
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,13 @@ DIALECT = Dialect(
         "fp8",
     ),
 )
+OF_REPLICA = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+MEGATRON = {*OF_REPLICA[:2], "expert_model_parallel_size", "use_mca"}
+BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 STAGES = ("sft", "pt")
 WITHOUT_REFERENCE = ("orpo", "simpo")  # of pref_loss
 TUNINGS = ("lora", "full")
 ATTENTIONS = {"auto": "sdpa", "disabled": "eager", "flash_attention2": "flash_attention_2", "fa2": "flash_attention_2"}
-MUON = "muon"
 VALUES_OF_BITS = {4: "load_in_4bit", 8: "load_in_8bit"}
 BNB = ("bnb", "bitsandbytes")
 # train/fp8_utils.py: torchao scales rows, Transformer Engine tensors, by what was seen before.
@@ -85,12 +88,13 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
         raise ConfigError(
             f"{where}: {prefix}{found} is {values[found]}; it trains nothing: read the file of a training"
         )
+    if MEGATRON & values.keys():
+        return _on_megatron(values, where, launch, problems, prefix)
     stage, tuning = str(values.get("stage", "sft")), str(values.get("finetuning_type", "lora"))
     bits, method = values.get("quantization_bit"), values.get("quantization_method", "bnb")
     is_known = method in BNB and isinstance(bits, int) and bits in VALUES_OF_BITS
     if isinstance(bits, int) and is_known:
         values[VALUES_OF_BITS[bits]] = True
-    values |= {"optim": MUON} if values.pop("use_muon", None) is True else {}
     _samples(values, stage)
     _precision(values, tuning)
     if values.pop("use_muon", False):
@@ -111,6 +115,28 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     if bits is not None and not is_known:
         arguments.broken("quantization_bit", "only four bits of bitsandbytes are modelled; write 4, with method bnb")
     return read_run(arguments, launch, FORMAT, problems, objective)
+
+
+def _on_megatron(values: dict[str, Any], where: str, launch: Launch, problems: Problems, prefix: str) -> Read:
+    """Return a run through mcore_adapter, which takes Megatron-LM's arguments beside LLaMA-Factory's.
+
+    Source: alibaba/ROLL, mcore_adapter/src/mcore_adapter/training_args.py.
+    """
+    from predictor.formats.trainer import megatron_run  # costs a start that has none
+
+    fields = Fields(values, where, prefix)
+    micro, rounds = (fields.whole(key, 1) for key in BATCH)
+    ranks = prod(fields.whole(key, 1) for key in OF_REPLICA)
+    replicas = max(1, (launch.num_gpus or ranks) // ranks)
+    renamed = {"model_name_or_path": "model", "cutoff_len": "max_length", "finetuning_type": "tuner_type"}
+    if (stage := str(values.pop("stage", "sft"))) not in STAGES:
+        raise ConfigError(
+            f"{where}: {prefix}stage is {stage}; on Megatron-core only {' and '.join(STAGES)} are modelled"
+        )
+    content = {renamed.get(key, key): value for key, value in values.items() if key not in BATCH}
+    content |= {"micro_batch_size": micro, "global_batch_size": micro * rounds * replicas}
+    content = {"max_length": 2048, "recompute_granularity": "none", "tuner_type": "lora", **content}
+    return megatron_run.from_mapping(content, where, launch, problems, prefix, ("LLaMA-Factory", "llama_factory"))
 
 
 def _samples(values: dict[str, Any], stage: str) -> None:

@@ -22,8 +22,10 @@ FORMAT = "ms-swift command"
 MODELS = ("model", "load", "mcore_model")  # the first that is given names the model
 TRAIN = ("micro_batch_size", "global_batch_size")
 DDP = ("use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "use_megatron_fsdp")
-OPTIMIZER = ("optimizer_cpu_offload", "optimizer_offload_fraction", "use_precision_aware_optimizer", "main_grads_dtype")
-OPTIMIZER += ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype", "overlap_cpu_optimizer_d2h_h2d")
+OPTIMIZER = (
+    *("optimizer_cpu_offload", "optimizer_offload_fraction", "overlap_cpu_optimizer_d2h_h2d"),
+    *("use_precision_aware_optimizer", "main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"),
+)
 DEFAULTS = {
     "micro_batch_size": 1,
     "global_batch_size": 16,
@@ -39,8 +41,15 @@ OF_SWIFT = {*MODELS, "max_length", "tuner_type", "train_type", "lora_rank", "lor
 OF_SWIFT |= {"padding_free", "torch_dtype", "bf16", "fp16", "recompute_granularity"}
 
 
-def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problems: Problems, prefix: str) -> Read:
-    """Return the configuration that arguments of ``megatron sft`` stand for."""
+def from_mapping(
+    content: Mapping[str, Any],
+    where: str,
+    launch: Launch,
+    problems: Problems,
+    prefix: str,
+    tool: tuple[str, str] = ("ms-swift", "swift"),
+) -> Read:
+    """Return the configuration that arguments of ``megatron sft`` stand for (``tool``: its name and its key table)."""
     values = {key: value for key, value in content.items() if value is not None}
     fields = Fields({**DEFAULTS, **values}, where, prefix, problems=problems.lines)
     notes, unsaid = list(launch.notes), dict[str, str]()
@@ -60,7 +69,7 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     update = megatron_update(sections, model, where, problems, notes, (gpus, gpus is not None))
     irrelevant = known_keys("megatron").is_irrelevant
     plain = {key: value for key, value in fields.values.items() if not irrelevant(key)}
-    said = rest(known_keys("swift"), "ms-swift", [Fields(plain, where, prefix, fields.used, problems.lines)])
+    said = rest(known_keys(tool[1]), tool[0], [Fields(plain, where, prefix, fields.used, problems.lines)])
     problems.check()
     content = {**update.content, "training": {**update.content["training"], **lora}}
     notes = list(dict.fromkeys((*update.notes, *notes, *said)))

@@ -28,7 +28,7 @@ STATE_BYTES = {
     "adamw_torch_4bit": 1 + 8 / 128,  # torchao: blocks of 128
     "ao_adamw_4bit": 1 + 8 / 128,
 }
-MUON = "muon"  # of whole matrices; where they are sharded, ranks exchange them in ways of their own
+MUON = "muon"
 PAGED = ("paged_adamw_32bit", "paged_adamw")
 MOMENTS_16_BITS, MOMENTS_32_BITS = 4, 8
 

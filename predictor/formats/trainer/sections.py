@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
+from predictor.formats.known_keys import speaks_of_cost
 from predictor.formats.trainer.preference import named
 
 BATCH = "per_device_train_batch_size"
@@ -29,6 +30,10 @@ OF_ADAPTERS = {"r": "lora_r", "rank": "lora_r", "dropout": "lora_dropout", "alph
 OF_ADAPTERS |= {"enabled": "use_peft", "enable": "use_peft", "use_lora": "use_peft"}
 KINDS = ("method", "kind", "type", "peft_type", "name")
 OF_OPTIMIZER = {"name": "optim", "type": "optim", "optimizer": "optim"}
+# Sections of what runs beside a training, or before it.
+OF_NO_STEP = re.compile(
+    r"data|tokeni[sz]er|eval|reward|vllm|sampl|generat|infer|log|track|wandb|experiment|env|hub|export|merge"
+)
 DEEPEST = 4  # sections in sections
 
 
@@ -67,6 +72,11 @@ def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], s
             values |= {of_optimizer.get(key, key): value for key, value in scalars.items()}
         elif length := next(((key, scalars[key]) for key in LENGTHS if key in scalars), None):
             values.setdefault(*length)
+        elif costly := next((key for key, value in scalars.items() if _may_cost(path, key, value)), None):
+            raise ConfigError(
+                f"{where}: {'.'.join((*path, costly))} is {scalars[costly]!r}, in a section that is not read; write it "
+                "as a Trainer has it beside the batch, or remove it if it changes no cost"
+            )
         elif scalars and not any(".".join(path).startswith(f"{other}.") for other in left):
             left.append(".".join(path))
     if values.get("use_peft") is False:
@@ -75,6 +85,11 @@ def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], s
         }
     note = f"{where} is of a program of its own, read by the last parts of its names as a Trainer's"
     return values, f"{note}; not read: {', '.join(left)}" if left else note, objective
+
+
+def _may_cost(path: tuple[str, ...], key: str, value: object) -> bool:
+    """Return whether a key of a section that is not read speaks of what changes the cost of a step."""
+    return not any(map(OF_NO_STEP.match, path)) and speaks_of_cost(".".join((*path, key)), value)
 
 
 def _adapters(name: str, scalars: Mapping[str, Any]) -> dict[str, Any]:

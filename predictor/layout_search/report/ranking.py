@@ -21,6 +21,7 @@ from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict
 from predictor.layout_search.answer import SearchAnswer, Winner, layout_fields
 from predictor.layout_search.rank import described, experts_split, recomputed, shared
 from predictor.layout_search.report.search_bill import training_notes, training_of
+from predictor.layout_search.watch import INTERRUPTED
 
 FORMAT = "estimate-train-time/search/1"
 NO_BOTTLENECK = ("forward_us", "backward_us", "optimizer_us", "not_modelled_us")
@@ -101,10 +102,11 @@ def _near_duplicates(winner: Winner) -> list[dict[str, Any]]:
 
 
 def above(answer: SearchAnswer) -> list[str]:
-    """Return the sentences that stand above the table: what is not modelled, and what speaks against its times."""
+    """Return the sentences above the table: the search's end, what is not modelled, what speaks against its times."""
     fastest = answer.winners[0].prediction
     added, mfu = not_modelled_note(fastest), above_published(fastest, answer.system)
-    return [*([] if added is None else [added]), *([] if mfu is None else [f"Layout 1: {mfu}"])]
+    interrupted = [] if answer.ranking.is_complete else [INTERRUPTED]
+    return [*interrupted, *([] if added is None else [added]), *([] if mfu is None else [f"Layout 1: {mfu}"])]
 
 
 def notes(answer: SearchAnswer) -> tuple[str, ...]:

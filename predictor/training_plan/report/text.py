@@ -101,10 +101,10 @@ def missed(outcome: Outcome) -> str | None:
     price = plan.price(late)
     if price is not None and price != inf and file.max_price is not None and price > file.max_price:
         by.append(f"it costs {amount(price)} {file.currency}, {amount(price - file.max_price)} more")
-    with_ = percent(file.probability)
+    probability, what = percent(file.probability), "both" if len(asked) > 1 else "it"
     return (
-        f"No plan keeps {' and '.join(asked) or 'an end'} with {with_}. The nearest keeps "
-        f"{'both' if len(asked) > 1 else 'it'} with {percent(plan.probability)}: with {with_} {' and '.join(by)}."
+        f"No plan keeps {' and '.join(asked) or 'an end'} with {probability}. The nearest keeps {what} with "
+        f"{percent(plan.probability)}: with {probability} {' and '.join(by)}."
     )
 
 

@@ -110,7 +110,8 @@ def test_runs_that_are_unlike_hardly_move_factors(tmp_path: Path) -> None:
     paths = [str(write_run(tmp_path, name, times[name] * seconds_of(name, {}))) for name in times]
     observed, _ = read_observations(paths, BASE)
     unlike = estimate_factors(observed, prior_of(observed))
-    alike = calibrate([str(write_run(tmp_path, name, 1.12 * seconds_of(name, {}))) for name in times], BASE)
+    longer = 1.12 * exp(observed[0].expected)
+    alike = calibrate([str(write_run(tmp_path, name, longer * seconds_of(name, {}))) for name in times], BASE)
     compute = COMPONENTS.index("compute")
     assert abs(unlike.logs[compute]) < 0.03 < 0.06 < alike.fitted.logs[compute]
     assert unlike.systematic < alike.fitted.systematic

@@ -123,7 +123,8 @@ def test_every_family_has_a_made_up_row() -> None:
 def test_switches_follow_columns() -> None:
     assert section("internevo", "parallelism")["zero_group_size"] == 8
     assert section("internevo", "cluster") == {"inter_node_gb_per_s": 6.25}
-    assert section("llmfoundry", "cluster")["memory_gib"] == 40.0
+    assert step_of("llmfoundry").config["system"] == "A100_40"
+    assert step_of("torchtitan", gpu="H100-96GB-HBM2e-500W").config["system"] == "H100_HBM2e"
     assert section("torchtitan", "training")["gemm_recipe"] == "fp8_tensorwise"
     assert section("torchtitan", "parallelism")["gather_precision"] == "fp8"
     assert section("torchao", "cluster")["power_limit_w"] == 750.0
@@ -198,6 +199,10 @@ def test_megatrons_overlap_of_tensor_parallel_traffic_needs_sequence_parallelism
     assert section("dgxc", "parallelism", **stated)["overlap_linear_traffic"]
     assert not section("dgxc", "parallelism", **stated, seq_parallel="no")["overlap_linear_traffic"]
     assert not section("dgxc", "parallelism", seq_parallel="no")["overlap_linear_traffic"]
+    launched = {"model": "LLAMA2-7B", "source": "github:NVIDIA/NeMo@0aa2671:docs/performance_long_sequence.md"}
+    assert not section("dgxc", "parallelism", **launched)["overlap_linear_traffic"]
+    assert section("dgxc", "parallelism", **launched, **stated)["overlap_linear_traffic"]
+    assert section("dgxc", "parallelism", **launched | {"model": "LLAMA3-8B"})["overlap_linear_traffic"]
 
 
 def test_micro_batches_that_no_column_says_follow_from_the_global_batch() -> None:

@@ -100,7 +100,7 @@ def test_measured_operators_take_the_place_of_a_data_sheets(tmp_path: Path) -> N
 
 def test_a_regressor_fitted_here_has_no_basis_of_a_donor(tmp_path: Path) -> None:
     system = fitted(tmp_path, 50, "--donor", str(PERLMUTTER))
-    text = system.regressor_path(GELU).read_text(encoding="utf-8")
+    text = (system.files.folder / system.files.name(GELU.regressor_name)).read_text(encoding="utf-8")
     assert '"basis"' not in text
 
 

@@ -101,7 +101,6 @@ def test_settings(keys: dict[str, Any], section: str, key: str, value: Any, tmp_
         ({"flash_attention": None, "flex_attention": True}, "attn_implementation is 'flex_attention'"),
         ({"unfrozen_parameters": ["lm_head"]}, "training of a part of the weights is not modelled"),
         ({"fsdp_config": {"offload_params": True, "reshard_after_forward": False}}, "it is modelled where weights are"),
-        ({"expert_parallel_size": 4}, "expert_parallel_size is 4; set parallelism.expert_parallel_size"),
         ({"context_parallel_size": 3}, "the run has 8 GPUs; expected a multiple of its degrees, 3"),
     ],
 )
@@ -203,3 +202,10 @@ def test_deepspeed_as_axolotl_ships_it(tmp_path: Path) -> None:
         1,
         True,
     )
+
+
+def test_experts_over_ranks_of_data(tmp_path: Path) -> None:
+    keys = {"base_model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "expert_parallel_size": 4}
+    parallelism = found(tmp_path, **keys).content["parallelism"]
+    assert (parallelism["expert_parallel_size"], parallelism["expert_dispatcher"]) == (4, "deepep")
+    assert parallelism["data_parallel_size"] == 8

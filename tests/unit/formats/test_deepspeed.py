@@ -173,6 +173,14 @@ def test_weights_on_the_host(zero: dict[str, Any], keys: dict[str, Any], tmp_pat
     assert {key: training[key] for key in names if key in training} == keys
 
 
+@pytest.mark.parametrize("params", [{}, {"params": {"lr": 0.02, "momentum": 0.95, "ns_method": "gram"}}])
+def test_muon(params: dict[str, Any], tmp_path: Path) -> None:
+    got = found(tmp_path, **MICRO, zero_optimization={"stage": 1}, optimizer={"type": "Muon", **params})
+    training = got.content["training"]
+    assert (training["optimizer"], training["framework"]) == ("muon", "deepspeed")
+    assert "optimizer" not in found(tmp_path, **MICRO, optimizer={"type": "AdamW"}).content["training"]
+
+
 def test_remarks_and_sections_that_change_nothing(tmp_path: Path) -> None:
     values: dict[str, Any] = MICRO | {"_comment": "x", "comms_config": {"verbose": False}, "aio": {"queue_depth": 8}}
     read_one = found(tmp_path, **values, fp16={"enabled": False}, bf16={"enabled": "auto"})
@@ -191,7 +199,8 @@ REFUSED = [
     (MICRO | {"zero_optimization": {"stage": 4}}, "zero_optimization.stage is 4; expected 0, 1, 2 or 3"),
     (MICRO | {"zero_optimization": {"stage": "auto"}}, "zero_optimization.stage is 'auto', which the trainer replaces"),
     (MICRO | {"optimizer": {"type": "OneBitAdam"}}, "compressed gradients are not modelled; write AdamW"),
-    (MICRO | {"optimizer": {"type": "Muon"}}, "only Adam and AdamW are modelled"),
+    (MICRO | {"optimizer": {"type": "Lion"}}, "only Adam, AdamW and Muon are modelled"),
+    (MICRO | {"optimizer": {"type": "Muon", "params": {"ns_method": "standard"}}}, "only gram is modelled"),
     (MICRO | {"compression_training": {"weight_quantization": {}}}, "compression is not modelled"),
     (MICRO | {"elasticity": {"enabled": True}}, "a changing number of GPUs is not modelled"),
     (MICRO | {"tensor_parallel": {"autotp_size": -4}}, "autotp_size is -4; expected at least 0"),

@@ -319,6 +319,7 @@ def test_keys(changes: dict[str, Any], section: str, expected: dict[str, Any], t
         ({"te_mha": True}, "te_mha is True; layers of Transformer Engine"),
         ({"train_impl": "dpo"}, "train_impl is 'dpo'; its steps run a second model"),
         ({"optimizer": {"type": "Lion", "params": {}}}, "optimizer.type is 'Lion'; only Adam and AdamW are modelled"),
+        ({"optimizer": {"type": "Muon", "params": {}}}, "optimizer.type is 'Muon'; only Adam and AdamW are modelled"),
         ({"moe_num_experts": 8, "model__parallel__size": 2}, "its split of experts is not modelled"),
         ({"num_unique_layers": 4}, "layers that share their weights are not modelled"),
         ({"model__parallel__size": 16}, "8 GPUs are no multiple of the ranks of a model, 16"),

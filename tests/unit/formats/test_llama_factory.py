@@ -57,7 +57,6 @@ def whole(read: Read) -> dict[str, Any]:
         ({"use_reentrant_gc": False}, "training", "recompute_stops_early", True),
         ({}, "parallelism", "fp32_parameters", True),  # weights that train are widened
         ({"pure_bf16": True}, "training", "optimizer_state_bytes", 4.0),
-        ({"use_muon": True}, "training", "optimizer", "muon"),
         ({"flash_attn": "disabled"}, "model", "attention", "unfused"),
         ({"fp8": True}, "training", "gemm_recipe", "fp8_rowwise"),
         ({"fp8": True, "fp8_backend": "te"}, "training", "gemm_recipe", "fp8_delayed"),
@@ -105,7 +104,6 @@ def test_documents_are_asked_for_where_attention_stays_inside_them(
         ({"use_galore": True, "galore_rank": 8}, "use_galore is True; GaLore is not modelled"),
         ({"use_asft_loss": True}, "use_asft_loss is True; a second model's forward pass"),
         ({"resize_vocab": True}, "resize_vocab is True; a vocabulary that is resized for added tokens is not read"),
-        ({"use_mca": True}, "Megatron-LM's layouts through mcore_adapter are not read"),
         ({"do_train": None, "do_predict": True}, "do_predict is True; it trains nothing"),
     ],
 )
@@ -143,3 +141,18 @@ def test_version_1(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({**run, "dist_config": {"name": "fsdp2", "cp_size": 2}}), encoding="utf-8")
     with pytest.raises(ConfigError, match="cp_size is 2; DeepSpeed-Ulysses is not modelled"):
         read_any(path, 8)
+
+
+def test_layouts_of_megatron(tmp_path: Path) -> None:
+    keys = {"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, "use_distributed_optimizer": True}
+    content = found(tmp_path, **keys, gradient_accumulation_steps=4, recompute_granularity="full").content
+    training, parallelism = content["training"], content["parallelism"]
+    assert (parallelism["tensor_parallel_size"], parallelism["pipeline_parallel_size"]) == (2, 2)
+    assert parallelism["data_parallel_size"] == 2
+    assert training["global_batch_size"] == training["micro_batch_size"] * 4 * 2
+    assert "lora" not in training
+    assert training["recompute"] == "full"
+    with pytest.raises(ConfigError, match="stage is dpo; on Megatron-core only sft and pt are modelled"):
+        found(tmp_path, stage="dpo", **keys)
+    with pytest.raises(ConfigError, match="quantization_bit is 4"):
+        found(tmp_path, quantization_bit=4, **keys)

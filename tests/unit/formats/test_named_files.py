@@ -48,6 +48,12 @@ def test_a_change_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
         found(tmp_path, command, "oumi.yaml", num_gpus=1)
 
 
+def test_a_change_that_comes_from_outside_is_asked_for(tmp_path: Path) -> None:
+    command = "oumi train -c oumi.yaml --training.per_device_train_batch_size $BATCH --training.run_name $NAME\n"
+    with pytest.raises(ConfigError, match=r"run.sh:1: --training.per_device_train_batch_size is \$BATCH, which comes"):
+        found(tmp_path, command, "oumi.yaml", num_gpus=1)
+
+
 def test_gpus_that_are_asked_for_count(tmp_path: Path) -> None:
     command = "torchrun --nproc_per_node=8 run_train.py --config-file nanotron.yaml\n"
     read = found(tmp_path, command, "nanotron.yaml", num_gpus=16)

@@ -116,3 +116,15 @@ def test_other_programs_of_olmo_core(tmp_path: Path) -> None:
     path.write_text("from olmo_core.nn.hf import convert\nconvert()\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="it trains nothing by itself"):
         read_any(path)
+
+
+def test_a_length_that_comes_from_outside_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    text = MODULE.format(model="olmo2_7B(vocab_size=1", kind="fsdp", more="").replace(
+        "LENGTH = 8192", "LENGTH = size()"
+    )
+    path.write_text(HEAD + text, encoding="utf-8")
+    read = read_any(path, 64)
+    assert "its max_sequence_length comes from outside" in read.unsaid["model.sequence_length"]
+    assert "sequence_length" not in read.content["model"]
+    assert "micro_batch_size" not in read.content["training"]

@@ -36,6 +36,8 @@ def returned(tmp_path: Path, body: str, above: str = "") -> Any:
         ("return not None and 1 < 2 < 3", True),
         ("import torch\nreturn torch.bfloat16", External("torch.bfloat16")),
         ("return max(3, len('four'))", 4),
+        ("return list({'a': 1}.items())", [("a", 1)]),
+        ("import torch\nreturn {'a': torch.bfloat16}.get('a')", External("torch.bfloat16")),
     ],
 )
 def test_values_are_those_that_python_would_give(body: str, value: Any, tmp_path: Path) -> None:

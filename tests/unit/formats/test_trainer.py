@@ -217,6 +217,21 @@ def test_deepspeed_file_by_its_path_from_a_folder_above(tmp_path: Path) -> None:
     assert found(inside, deepspeed="configs/zero2.json").content["parallelism"]["zero_stage"] == 2
 
 
+def test_muon_of_deepspeed_s_file(tmp_path: Path) -> None:
+    zero = ZERO_2 | {"optimizer": {"type": "Muon"}, "train_micro_batch_size_per_gpu": "auto"}
+    (tmp_path / "zero2.json").write_text(json.dumps(zero), encoding="utf-8")
+    training = found(tmp_path, deepspeed="zero2.json").content["training"]
+    assert (training["optimizer"], training["framework"]) == ("muon", "deepspeed")
+    (tmp_path / "accelerate.yaml").write_text(
+        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {deepspeed_config_file: zero2.json}\n"
+    )
+    command = tmp_path / "run.sh"
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(RUN), encoding="utf-8")
+    command.write_text(f"accelerate launch --config_file accelerate.yaml train.py --config {path.name}\n")
+    assert read_any(command).content["training"]["optimizer"] == "muon"
+
+
 def test_deepspeed_file_that_is_not_there_leaves_its_stage_open(tmp_path: Path) -> None:
     read = found(tmp_path, deepspeed="ds/zero3.json")
     assert "zero3.json, which is not there" in read.unsaid["parallelism.zero_stage"]

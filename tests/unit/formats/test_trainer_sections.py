@@ -91,3 +91,9 @@ def test_objective_of_the_section(tmp_path: Path) -> None:
     assert (training["micro_batch_size"], training["reference_model"]) == (8, "separate")  # two answers of a prompt
     with pytest.raises(ConfigError, match="stands under grpo, which generates text"):
         found(tmp_path, {"training": None, "grpo": {"per_device_train_batch_size": 4}})
+
+
+def test_a_section_that_is_not_read_and_may_cost_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"distributed.strategy is 'fsdp', in a section that is not read"):
+        found(tmp_path, {"distributed": {"strategy": "fsdp"}})
+    assert found(tmp_path, {"evaluation": {"batch_size": 8}}).content["training"]["micro_batch_size"] == 2

@@ -89,6 +89,20 @@ def test_a_size_that_misses_the_deadline_at_its_peak_is_not_searched(monkeypatch
     assert "Note: No plan on 8 GPUs of H100: takes" in result.text()
 
 
+def test_a_price_that_is_out_of_reach_and_rises_is_not_looked_for_on_more_gpus() -> None:
+    systems = {"H100": {"gpus": [8, 16, 32, 64, 128, 256], "price_per_gpu_hour": 2.0}}
+    free = tiny(systems=systems)
+    prices = [plan.likely_price or 0.0 for plan in free.plans]
+    assert prices == sorted(prices)
+    result = tiny(systems=systems, max_price=free.plans[0].price(free.plans[0].hours_at(0.9)))
+    searched = {plan.case.num_gpus for plan in result.plans}
+    left = [each for each in result.outcome.considered.left_out if "costs more than on" in each.reason]
+    assert 8 in searched
+    assert left
+    assert {each.case.num_gpus for each in left} | searched == {8, 16, 32, 64, 128, 256}
+    assert min(each.case.num_gpus for each in left) > max(searched)
+
+
 def test_a_batch_beyond_the_critical_one_takes_more_tokens() -> None:
     result = tiny(global_batch_size=[256, 1024], critical_batch_tokens=512 * 1024)
     tokens = {each.answer.space.global_batch_size: each.job.tokens for each in result.plans}
@@ -108,7 +122,7 @@ def test_evaluation_ramp_up_and_storage_are_added() -> None:
     gigabytes = stored.job.checkpoint_bytes / 1e9
     assert stored.price_per_hour == pytest.approx((plain.price_per_hour or 0.0) + gigabytes)
     spared = tiny(paid_spares=True, budget={"spare_nodes": 3}).chosen
-    assert spared.price_per_hour == pytest.approx((8 + 3 * 8) * 2.0)
+    assert spared.price_per_hour == pytest.approx((spared.case.num_gpus + 3 * 8) * 2.0)
 
 
 def test_spot_instances_compete_where_their_price_is_known() -> None:
@@ -168,7 +182,7 @@ def test_the_front_and_the_chosen_plan_are_always_shown() -> None:
         ({"deadline": "soon"}, "deadline is 'soon': expected a day"),
         ({"deadline": "2026-12-31"}, "deadline is 31 December 2026, before the start, 1 January 2027"),
         ({"deadline": -3}, "above 0"),
-        ({"probability": 80.0}, "less than 1"),
+        ({"probability": 80.0}, "expected a probability"),
         ({"precisions": "fp7"}, "expected bf16, fp16"),
         ({"budget": {"mtbf": 3}}, "budget.mtbf is not a known key"),
         ({"max_price": 5, "systems": {"H100": 8}}, "H100 has no price"),

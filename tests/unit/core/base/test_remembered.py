@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from predictor.core.base.remembered import MOST_OBJECTS, per_object, remembered
 
 
 def test_a_value_is_computed_once_while_it_is_remembered() -> None:
     memory: dict[int, int] = {}
     asked: list[int] = []
-    for key in (1, 1, 2, 3, 1):
-        assert remembered(memory, key, lambda key=key: asked.append(key) or 10 * key, most=2) == 10 * key  # type: ignore[misc,func-returns-value]
+
+    def tenfold(key: int) -> int:
+        asked.append(key)
+        return 10 * key
+
+    assert [remembered(memory, key, partial(tenfold, key), most=2) for key in (1, 1, 2, 3, 1)] == [10, 10, 20, 30, 10]
     assert asked == [1, 2, 3, 1]
     assert len(memory) <= 2
 

@@ -13,6 +13,7 @@ from predictor.core.step.memory import step_memory
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.workload.muon import Matrices, matrices
 from predictor.core.workload.tasks import Task
+from predictor.core.workload.transformer_memory import checkpoint_bytes
 
 LAYERS, HIDDEN, KEYS, FFN = 4, 1024, 256, 4096
 MODEL: dict[str, Any] = {
@@ -90,6 +91,12 @@ def test_matrices_keep_one_moment() -> None:
     assert said == 8 * predicted().run.stage_parameters(0)
 
 
+@pytest.mark.parametrize("parallelism", [{}, {"zero_stage": 1}, {"tensor_parallel_size": 2}])
+def test_a_checkpoint_has_one_moment_of_matrices(parallelism: dict[str, Any]) -> None:
+    adam, muon = (checkpoint_bytes(predicted(parallelism, optimizer=each).run) for each in ("adam", "muon"))
+    assert adam - muon == 4 * LAYERS * OF_A_LAYER
+
+
 def test_ranks_share_out_whole_matrices() -> None:
     alone, shared = predicted(), predicted({"zero_stage": 1})
     assert flops(shared) == pytest.approx(EXPECTED / 8)
@@ -123,6 +130,12 @@ def test_every_expert_has_matrices_of_its_own() -> None:
     assert len(routed) == 3  # gate, up and down
 
 
+def test_deepspeed_iterates_on_squares() -> None:
+    found = predicted({"zero_stage": 1}, framework="deepspeed")
+    oblong = 4 * 2 * HIDDEN**2 * FFN + 14 * 2 * HIDDEN**3, 4 * 2 * KEYS**2 * HIDDEN + 14 * 2 * KEYS**3
+    assert flops(found) * 8 == pytest.approx(LAYERS * (2 * iterations(HIDDEN, HIDDEN) + 2 * oblong[1] + 3 * oblong[0]))
+
+
 def test_tensor_parallel_ranks_keep_to_their_part() -> None:
     whole, split = (list(matrices(predicted({"tensor_parallel_size": tp}).run, 0)) for tp in (1, 2))
     assert sum(one.rows * one.columns * one.number for one in split) == LAYERS * OF_A_LAYER / 2
@@ -134,6 +147,11 @@ def test_tensor_parallel_ranks_keep_to_their_part() -> None:
     [
         ({"lora": {"rank": 8}}, r"optimizer is muon with training\.lora"),
         ({"offload_optimizer": 1.0}, r"optimizer is muon with training\.offload_optimizer"),
+        ({"framework": "deepspeed"}, r"DeepSpeed has it with zero_stage 1 to 3, without it runs SGD"),
+        (
+            {"framework": "deepspeed", "parallelism": {"zero_stage": 3}},
+            r"of DeepSpeed it is modelled with zero_stage 1",
+        ),
     ],
 )
 def test_muon_beside_other_methods_is_refused(keys: dict[str, Any], message: str) -> None:
