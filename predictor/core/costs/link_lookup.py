@@ -65,7 +65,8 @@ def _by_links(
     steps_as = MESSAGE if collective.name == MESSAGE else RING
     inside = _link_use("intra_node", bytes_as, files, donor)
     steps_inside = _link_use("intra_node", steps_as, files, donor)
-    between = steps_between = _link_use("inter_node", steps_as, files, donor)
+    steps_between = _link_use("inter_node", steps_as, files, donor)
+    between = _fuller(steps_between, _link_use("inter_node", bytes_as, files, donor))
     if inside is None or between is None or steps_inside is None or steps_between is None:
         return None
     if in_graphs:
@@ -74,6 +75,13 @@ def _by_links(
         )
     error = transfer_errors().collectives["alike" if bytes_as == steps_as else "unlike"]
     return LinkRegressor(hardware, inside, between, steps_inside, steps_between, error)
+
+
+def _fuller(ring: LinkUse | None, message: LinkUse | None) -> LinkUse | None:
+    """Return the use that fills a network interface more: messages to many peers fill it no less than one of them."""
+    if ring is None or message is None:
+        return ring or message
+    return max(ring, message, key=lambda use: use.network_efficiency or 0.0)
 
 
 def _link_use(role: str, name: str, files: RegressorFiles, donor: Donors) -> LinkUse | None:
