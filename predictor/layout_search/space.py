@@ -21,6 +21,7 @@ from predictor.layout_search.divisions import Split, divisors, nests, split_of
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
 SHORTEST_SEQUENCE_PART = 1024
 NARROWEST_EXPERT_PART = 2048  # columns of an expert on one rank; few rows reach it
+LEAST_GROWTH = 4  # of groups that share out weights, from one to the next: nearer ones take about as long
 # DeepSpeed and Megatron-LM share out gradients and weights only without a pipeline.
 ZERO_WITH_STAGES: tuple[ZeroStage, ...] = (0, 1)
 ZERO_ALONE: tuple[ZeroStage, ...] = (0, 1, 2, 3)
@@ -255,7 +256,11 @@ class Space:
         ranks, layout = degrees.data * degrees.context, self.layout(degrees)
         sizes = [size for size in divisors(ranks, ranks - 1) if size % (degrees.context * degrees.expert) == 0]
         inside = [size for size in sizes if size > 1 and layout.sharing_group(size).nodes == 1]
-        found += [(3, size) for size in (*inside[-1:], *(s for s in sizes if layout.sharing_group(s).nodes > 1))]
+        largest = 0
+        for size in (*inside[-1:], *(size for size in sizes if layout.sharing_group(size).nodes > 1)):
+            if size >= LEAST_GROWTH * largest:
+                found.append((3, size))
+                largest = size
         return found
 
     def sequence_parallels(self, degrees: Degrees) -> list[bool]:

@@ -89,16 +89,15 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
 
 
 def _near_duplicates(winner: Winner) -> list[dict[str, Any]]:
-    """Return the near-duplicates of a layout, each with its step and what differs."""
+    """Return the near-duplicates of a layout, each with its step and what differs, null where it lacks a key."""
     own = layout_fields(winner.ranked.plan)
-    return [
-        {
-            "time_us": near.step_us * winner.prediction.ratio,
-            "memory_gib": near.memory_bytes / GIB,
-            "layout": {key: value for key, value in layout_fields(near.plan).items() if value != own[key]},
-        }
-        for near in winner.near_duplicates
-    ]
+    found = []
+    for near in winner.near_duplicates:
+        other = layout_fields(near.plan)
+        differs = {key: other.get(key) for key in {**own, **other} if other.get(key) != own.get(key)}
+        time_us, memory_gib = near.step_us * winner.prediction.ratio, near.memory_bytes / GIB
+        found.append({"time_us": time_us, "memory_gib": memory_gib, "layout": differs})
+    return found
 
 
 def above(answer: SearchAnswer) -> list[str]:

@@ -309,3 +309,15 @@ def test_what_says_no_model_or_system_is_one_line(tmp_path: Path, capsys: pytest
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_a_near_duplicate_names_keys_that_the_layout_lacks_and_the_other_way_round(tmp_path: Path) -> None:
+    path = config(tmp_path / "small.yml", SMALL)
+    answer = search(search_problem(SearchQuestion(path, num_gpus=8, global_batch_size=16)), top=1)
+    (winner,) = answer.winners
+    grouped = winner.ranked._replace(plan=winner.ranked.plan._replace(zero_group=4))
+    told = [
+        to_json(replace(answer, winners=[replace(winner, ranked=own, near_duplicates=(near,))]))["layouts"][0]["twins"]
+        for own, near in ((winner.ranked, grouped), (grouped, winner.ranked))
+    ]
+    assert [twins[0]["layout"] for twins in told] == [{"zero_group_size": 4}, {"zero_group_size": None}]
