@@ -61,8 +61,8 @@ class Outcome:
         taken = self.chosen.purchase.interruptions_per_node_day
         if taken is not None:
             said.append(
-                f"Spot instances are taken away {taken:g} times a node and day, beside its failures; each stops the run, "
-                "and another takes its place at once: no wait for capacity is counted."
+                f"Spot instances are taken away {taken:g} times a node and day, beside its failures; each stops the "
+                "run, and another takes its place at once: no wait for capacity is counted."
             )
         return (*said, *self.question.notes, *answer.notes, *rests_on)
 

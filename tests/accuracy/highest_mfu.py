@@ -24,7 +24,8 @@ from tests.conftest import SHARED
 DIGITS = 4
 HEAD = """\
 # Highest MFU among steps that others published, by GPU, precision of matrix products and kind of model: this project's
-# count of model FLOP (attention counts every key, as published figures do) over the measured step and the GPU's dense peak.
+# count of model FLOP (attention counts every key, as published figures do) over the measured step and the GPU's dense
+# peak.
 # python -m tests.accuracy.highest_mfu --store writes this file from tables of published steps. No time follows from it.
 
 """

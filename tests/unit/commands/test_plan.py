@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +13,6 @@ from predictor.__main__ import main
 from tests.unit.training_plan.tiny import TINY
 
 Capture = pytest.CaptureFixture[str]
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -51,7 +45,9 @@ def test_options_say_what_a_file_says(file: Path, capsys: Capture) -> None:
 
 
 def test_options_count_before_the_file(file: Path, capsys: Capture) -> None:
-    dearer = answer([str(file), "--price", "4", "--deadline", "90", "--set", "training.fused_gradient_accumulation=false"], capsys)
+    dearer = answer(
+        [str(file), "--price", "4", "--deadline", "90", "--set", "training.fused_gradient_accumulation=false"], capsys
+    )
     assert {plan["price_per_gpu_hour"] for plan in dearer["plans"]} == {4.0}
     assert {plan["num_gpus"] for plan in dearer["plans"]} == {8, 16}
     assert dearer["deadline_hours"] == 90 * 24.0
@@ -127,17 +123,3 @@ def test_a_plan_is_checked_alone_and_in_a_budget_file(file: Path, tmp_path: Path
     late = file.with_name("late.yml")
     late.write_text(yaml.safe_dump({**TINY, "deadline": 0.1}), encoding="utf-8")
     assert "FAIL  min_probability" in told(["check", str(late)], capsys, 3)
-
-
-def test_an_interrupt_prints_the_best_so_far(file: Path) -> None:
-    systems = {"H100": {"gpus": "up to 100000", "price_per_gpu_hour": 2.0}}
-    file.write_text(yaml.safe_dump({**TINY, "systems": systems, "global_batch_size": 16384}), encoding="utf-8")
-    command = [sys.executable, "-m", "predictor", "plan", str(file), "--json"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
-        time.sleep(6.0)
-        os.kill(running.pid, signal.SIGINT)
-        printed, _ = running.communicate(timeout=120)
-    if running.returncode == 0:
-        pytest.skip("all searches ended before the interrupt")
-    assert running.returncode == 1
-    assert not json.loads(printed)["whole"]
