@@ -89,15 +89,16 @@ def to_json(answer: SearchAnswer) -> dict[str, Any]:
 
 
 def _near_duplicates(winner: Winner) -> list[dict[str, Any]]:
-    """Return the near-duplicates of a layout, each with its step and what differs."""
+    """Return the near-duplicates of a layout, each with its step and what differs: null where it leaves a key out."""
     own = layout_fields(winner.ranked.plan)
+    alike = [(near, layout_fields(near.plan)) for near in winner.near_duplicates]
     return [
         {
             "time_us": near.step_us * winner.prediction.ratio,
             "memory_gib": near.memory_bytes / GIB,
-            "layout": {key: value for key, value in layout_fields(near.plan).items() if value != own[key]},
+            "layout": {key: fields.get(key) for key in {**own, **fields} if fields.get(key) != own.get(key)},
         }
-        for near in winner.near_duplicates
+        for near, fields in alike
     ]
 
 
