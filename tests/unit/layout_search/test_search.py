@@ -226,6 +226,16 @@ def test_answers_agree_with_each_other(answer: SearchAnswer) -> None:
     assert all(w.prediction.step.low_us < w.prediction.step.us < w.prediction.step.high_us for w in answer.winners)
 
 
+def test_near_duplicates_name_keys_that_only_one_of_them_has(answer: SearchAnswer) -> None:
+    (winner, *others), plan = answer.winners, answer.winners[0].ranked.plan
+    grouped = plan._replace(zero_group=2)
+    for own, near, differs in ((plan, grouped, 2), (grouped, plan, None)):
+        ranked = winner.ranked._replace(plan=own)
+        doubled = replace(winner, ranked=ranked, near_duplicates=(ranked._replace(plan=near),))
+        (twin,) = to_json(replace(answer, winners=(doubled, *others)))["layouts"][0]["twins"]
+        assert twin["layout"] == {"zero_group_size": differs}
+
+
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = tmp_path / "found.csv"
     options = ["--system", "Perlmutter", "--gpus", "64", "--global-batch-size", "64", "--top", "3"]
