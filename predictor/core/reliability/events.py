@@ -16,17 +16,14 @@ class Chance(IntEnum):
     """What is drawn; each has its own stream, so that a change to one leaves the draws of the others as they are."""
 
     CLUSTER = 0
-    MONTHS = 1
-    TEAM = 2
-    PLANS = 3
-    FAILURES = 4
-    LOST = 5
-    STOPS = 6
-    ROLLBACKS = 7
-    PLANNED = 8
-    PLANNED_HOURS = 9
-    WAITS = 10
-    WAITING_HOURS = 11
+    FAILURES = 1
+    LOST = 2
+    STOPS = 3
+    ROLLBACKS = 4
+    PLANNED = 5
+    PLANNED_HOURS = 6
+    WAITS = 7
+    WAITING_HOURS = 8
 
 
 class MeanEvents:
@@ -54,8 +51,10 @@ class DrawnEvents(MeanEvents):
 
     def count(self, cause: Chance, mean: float, tries: float = inf) -> float:
         """Return a number of events: Poisson, of a mean that is gamma-distributed where tries are finite."""
+        if mean <= 0.0:
+            return 0.0
         random = self.stream(cause)
-        if tries < inf and mean > 0.0:
+        if tries < inf:
             mean = random.gammavariate(tries, mean / tries)
         return _poisson(random, mean)
 

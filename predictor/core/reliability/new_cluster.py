@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import NormalDist, fmean
 
-NORMAL_95 = NormalDist().inv_cdf(0.95)
+NORMAL = NormalDist()
+NORMAL_95 = NORMAL.inv_cdf(0.95)
 # A new member lies beyond the farthest one that was counted by this factor at most: without an end, the distribution
 # that few members leave has a mean above every one of them. Assumed; 88 to 90 % of new members stay in the 90 %
 # interval where the log's deviation is 0.7, and 81 % of three members' or 84 % of four's where it is 1.2.
@@ -30,9 +31,9 @@ class Spread:
         """Return the factor that is not exceeded with a probability."""
         if self.deviation == 0.0:
             return 1.0
-        beyond = NormalDist().cdf(-self.reach / self.deviation)
+        beyond = NORMAL.cdf(-self.reach / self.deviation)
         within = min(max(beyond + (1.0 - 2.0 * beyond) * probability, 1e-12), 1.0 - 1e-12)
-        return exp(self.deviation * NormalDist().inv_cdf(within))
+        return exp(self.deviation * NORMAL.inv_cdf(within))
 
 
 KNOWN = Spread(0.0, 0.0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp, inf
 
 from predictor.core.reliability.checkpointing import Checkpointing
 from predictor.core.reliability.events import Chance, DrawnEvents, MeanEvents
 from predictor.core.reliability.interruptions import Moments, interruptions
 from predictor.core.reliability.job import Job
+from predictor.core.reliability.new_cluster import Spread
 from predictor.core.reliability.reliability import Reliability
 from predictor.core.reliability.spares import erlang_b, missing_nodes
 from predictor.core.reliability.wall_times import WallTime, WallTimes, no_progress
@@ -91,12 +93,14 @@ def expected(job: Job, reliability: Reliability, checkpointing: Checkpointing) -
 
 def _drawn_factors(job: Job, reliability: Reliability, events: DrawnEvents) -> Factors:
     """Return one cluster and team, and its months, whose failures are those of the cluster in the mean."""
+    random = events.stream(Chance.CLUSTER)
+    cluster, months, team, plans = (random.random() for _ in range(4))
     scatter = reliability.scatter(job.hours)
-    months = events.stream(Chance.MONTHS).lognormvariate(-scatter * scatter / 2.0, scatter)
+    of_months = Spread(scatter, inf).factor(months) * exp(-scatter * scatter / 2.0)
     return Factors(
-        reliability.failures.spread.factor(events.stream(Chance.CLUSTER).random()) * months,
-        reliability.stop_spread.factor(events.stream(Chance.TEAM).random()),
-        reliability.planned_spread.factor(events.stream(Chance.PLANS).random()),
+        failures=reliability.failures.spread.factor(cluster) * of_months,
+        stops=reliability.stop_spread.factor(team),
+        planned=reliability.planned_spread.factor(plans),
     )
 
 

@@ -68,6 +68,13 @@ def test_the_same_seed_gives_the_same_draws() -> None:
     assert once == again
 
 
+def test_the_spares_that_are_paid_for_are_those_that_are_waited_with() -> None:
+    found = seen(BudgetSection())
+    told = BudgetSection(spare_nodes=found.among.reliability.spare_nodes)
+    assert seen(told).walls == found.walls
+    assert seen(BudgetSection(spare_nodes=0)).walls.quantile(0.5) > found.walls.quantile(0.5)
+
+
 def test_the_cause_that_alone_is_uncertain_moves_everything() -> None:
     shares = contributions(seen(QUIET), seed=0)
     assert next(iter(shares)) == "the step's time"
