@@ -95,9 +95,9 @@ class Reliability:
         """Return the interruptions of a job in an hour, its failures over their central rate being a factor."""
         return (self.failures.per_gpu_hour * failure_factor + self.taken_per_gpu_hour) * num_gpus
 
-    def mtbf_hours(self, num_gpus: int, failure_factor: float = 1.0) -> float:
-        """Return the mean time between interruptions of a job, in hours."""
-        return 1.0 / self.rate(num_gpus, failure_factor)
+    def mtbf_hours(self, num_gpus: int) -> float:
+        """Return the mean time between interruptions of a job, in hours, at the central rate."""
+        return 1.0 / self.rate(num_gpus)
 
     def scatter(self, hours: float) -> float:
         """Return the standard deviation of the log of one cluster's failures in a run of so many hours."""
