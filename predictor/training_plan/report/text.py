@@ -14,6 +14,7 @@ from predictor.core.step.memory import GIB
 from predictor.layout_search.rank import described
 from predictor.training_plan.amounts import spelled
 from predictor.training_plan.outcome import Outcome
+from predictor.training_plan.outlook import HIGH, LOW
 from predictor.training_plan.plans import LIKELY, LeftOut, TrainingPlan
 from predictor.training_plan.report.words import amount, named, percent
 
@@ -122,13 +123,13 @@ def basis_lines(outcome: Outcome) -> list[tuple[str, str]]:
     parts += [f"ramp-up of the batch {span(job.ramp_up_hours)}"] if job.ramp_up_hours else []
     parts += [f"evaluation {span(job.evaluation_hours)}"] if job.evaluation_hours else []
     said.append(("Work", "; ".join(parts)))
-    ended = [draw for draw in walls.draws if draw.hours != inf]
-    if ended:
-        failures = sum(draw.interruptions for draw in ended) / len(ended)
+    if any(draw.hours != inf for draw in walls.draws):
+        counts = (walls.interruptions(probability) for probability in (LIKELY, LOW, HIGH))
+        median, low, high = ("no end" if count == inf else f"{count:,.0f}" for count in counts)
         lost = [
             f"{name} {walls.shares()[cause]:.1%}" for cause, name in CAUSES.items() if walls.shares()[cause] >= 5e-4
         ]
-        among = f"{failures:,.1f} failures in the mean, goodput {percent(walls.goodput(LIKELY))}"
+        among = f"{median} failures ({low} to {high}, 90 % of the time), goodput {percent(walls.goodput(LIKELY))}"
         said.append(("Lost", "; ".join([among, ", ".join(lost)] if lost else [among])))
     return [*said, ("Risk", risk_words(outcome.risks))]
 
