@@ -54,9 +54,9 @@ def add(commands: Commands) -> None:
         "--system",
         action="append",
         metavar="NAME[=GPUS]",
-        help='a system that may be chosen, with its GPUs: H100, H100=64,128, "H100=up to 512"; repeatable',
+        help='a system that may be chosen, with its GPUs: H100, H100=64, "H100=64, 128", "H100=up to 512"',
     )
-    command.add_argument("--gpus", metavar="GPUS", help='of systems that say none: 256, 64,128, "up to 1024", 64-1024')
+    command.add_argument("--gpus", metavar="GPUS", help='of systems that say none: 256, "64, 128", "up to 1024", 64-1024')
     _add_limits(command)
     choice = command.add_argument_group("what may be chosen")
     choice.add_argument("--precision", action="append", metavar="NAME", help="bf16, fp8, mxfp8, …; repeatable")
