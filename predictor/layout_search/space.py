@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
@@ -92,6 +92,8 @@ class Space:
         zero_stages: those allowed.
         rules: of the framework that is to run it; None: of none.
         tensor_inside: tensor-parallel groups stay inside a node, or an NVLink domain that spans nodes.
+        first_batch: samples of the first steps of a batch that grows, which replicas share out as well; None: it is
+            whole from the first step on.
     """
 
     base: TrainingRun
@@ -105,6 +107,7 @@ class Space:
     zero_stages: tuple[ZeroStage, ...] = ZERO_ALONE
     rules: FrameworkRules | None = None
     tensor_inside: bool = False
+    first_batch: int | None = None
 
     @property
     def model(self) -> Transformer:
@@ -122,8 +125,13 @@ class Space:
                 rest = self.num_gpus // (tp * cp)
                 for pp in divisors(rest, self._most_stages(tp)):
                     dp = rest // pp
-                    if self.global_batch_size % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
+                    if self._shared_out % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
                         yield from self._with_experts(Degrees(tp, cp, pp, dp, 1))
+
+    @property
+    def _shared_out(self) -> int:
+        """Return the samples that replicas and micro-batches divide: the first batch as the whole one."""
+        return gcd(self.global_batch_size, self.first_batch or 0)
 
     @property
     def keeps_experts_whole(self) -> bool:
@@ -229,7 +237,8 @@ class Space:
     def batches(self, degrees: Degrees) -> list[tuple[int, int]]:
         """Return every (micro-batch size, number of micro-batches) of a replica's share of the global batch."""
         share = self.global_batch_size // degrees.data
-        return [(size, share // size) for size in divisors(share, self.max_micro_batch_size)]
+        sizes = divisors(self._shared_out // degrees.data, self.max_micro_batch_size)
+        return [(size, share // size) for size in sizes]
 
     def zeros(self, degrees: Degrees) -> list[ZeroStage]:
         """Return the ZeRO stages that make a difference."""

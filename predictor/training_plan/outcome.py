@@ -64,7 +64,14 @@ class Outcome:
                 f"Spot instances are taken away {taken:g} times a node and day, beside its failures; each stops the "
                 "run, and another takes its place at once: no wait for capacity is counted."
             )
-        return (*said, *self.question.notes, *answer.notes, *rests_on)
+        return (*said, *self._unwritten(), *self.question.notes, *answer.notes, *rests_on)
+
+    def _unwritten(self) -> tuple[str, ...]:
+        """Return what files of the chosen run leave out, in a sentence; nothing where they have all."""
+        file = self.question.file
+        parts = [("no ramp-up of the batch", file.ramp_up), ("no evaluation", file.evaluation)]
+        missing = " and ".join(name for name, value in parts if value is not None)
+        return (f"A run that is written (--write, --write-arguments, --write-job) has {missing}.",) if missing else ()
 
 
 def outcome_of(question: PlanQuestion, considered: Considered, top: int) -> Outcome:

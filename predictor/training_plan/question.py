@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product, zip_longest
 from pathlib import Path
@@ -113,7 +113,7 @@ class PlanQuestion:
         changes += [f"budget.{key}={_spelled(value)}" for key, value in self.file.budget.items()]
         if case.precision is not None:
             changes.append(f"training.gemm_recipe={'null' if recipe is None else recipe}")
-        return search_problem(
+        problem = search_problem(
             SearchQuestion(
                 model=_model(self.file.model, self.base),
                 num_gpus=case.num_gpus,
@@ -127,21 +127,26 @@ class PlanQuestion:
                 changes=tuple(changes),
             )
         )
+        if self.file.ramp_up is None:
+            return problem
+        # Megatron-LM, megatron/core/num_microbatches_calculator.py: every batch of a ramp-up has whole micro-batches on
+        # every replica.
+        return replace(problem, space=replace(problem.space, first_batch=self.file.ramp_up.from_batch_size))
 
 
-def tokens_with_batch(tokens: float, batch_tokens: float, critical: float | None, smallest: float) -> float:
-    """Return the tokens that a training with a batch needs to reach the loss of one with a small batch.
+def tokens_with_batch(tokens: float, batch_tokens: float, critical: float | None) -> float:
+    """Return the tokens that a training with a batch needs to reach the loss of one with the critical batch.
 
     E(B) ∝ 1 + B ÷ B_crit. Source: McCandlish et al. 2018, arXiv:1812.06162, section 2.3, where steps S and examples
-    E = B · S have (S ÷ S_min − 1) (E ÷ E_min − 1) = 1. The stated tokens are those of the smallest batch that may be
-    chosen, or of the critical one where that is smaller.
+    E = B · S have (S ÷ S_min − 1) (E ÷ E_min − 1) = 1. The stated tokens are those of the critical batch, and of any
+    below it.
 
-    >>> tokens_with_batch(1e12, 8e6, 4e6, 4e6), tokens_with_batch(1e12, 2e6, 4e6, 2e6)
+    >>> tokens_with_batch(1e12, 8e6, 4e6), tokens_with_batch(1e12, 2e6, 4e6)
     (1500000000000.0, 1000000000000.0)
     """
     if critical is None:
         return tokens
-    return tokens * (1.0 + batch_tokens / critical) / (1.0 + min(smallest, critical) / critical)
+    return tokens * (1.0 + max(batch_tokens / critical, 1.0)) / 2.0
 
 
 def _spelled(value: Any) -> str:
@@ -179,7 +184,7 @@ def _purchases(price: Price, name: str, file: PlanFile) -> tuple[Purchase, ...]:
     return tuple(found)
 
 
-def _calendar(file: PlanFile) -> Calendar:
+def calendar_of(file: PlanFile) -> Calendar:
     """Return the calendar of a plan.
 
     Raises:
@@ -207,7 +212,7 @@ def plan_question(content: dict[str, Any], base: Path, where: str = "") -> PlanQ
         ConfigError: a key or a value is not allowed, a system is not known, or a price list cannot be read.
     """
     file = validated(content, where)
-    calendar = _calendar(file)
+    calendar = calendar_of(file)
     named = {system: find_system(system, base) for system in file.systems}
     names = {system: folder.name if own is None else str(own.name) for system, (own, folder) in named.items()}
     nodes = {system: gpus_per_node_of(system, base) for system in file.systems}

@@ -7,8 +7,7 @@ from math import inf
 from predictor.core.base.quantities import duration, span
 from predictor.core.base.text_table import text_table
 from predictor.core.reliability.wall_times import Cause
-from predictor.core.report.not_modelled import not_modelled_note
-from predictor.core.report.text import above_published, wrapped
+from predictor.core.report.text import headline, wrapped
 from predictor.core.step.highest_mfu import mfu_note
 from predictor.core.step.memory import GIB
 from predictor.layout_search.rank import described
@@ -79,7 +78,7 @@ def _kept(outcome: Outcome) -> tuple[str, str]:
     date = "" if hours is None else f"; in time with {percent(plan.outlook.chance_within(hours))}"
     if file.max_price is None or not plan.price_per_hour:
         return date, ""
-    within = plan.outlook.chance_within(file.max_price / plan.price_per_hour)
+    within = plan.chance(None, file.max_price)
     both = "" if hours is None else f", both with {percent(plan.probability)}"
     return date, f"; within {amount(file.max_price)} with {percent(within)}{both}"
 
@@ -111,16 +110,16 @@ def missed(outcome: Outcome) -> str | None:
 def basis_lines(outcome: Outcome) -> list[tuple[str, str]]:
     """Return what the chosen plan rests on, as labelled sentences."""
     plan = outcome.chosen
-    winner, job, walls = plan.winner, plan.job, plan.outlook.walls
+    winner, work, walls = plan.winner, plan.work, plan.outlook.walls
     step, memory = winner.prediction.step, plan.answer.memory_gib
     of = "" if memory is None else f" of {memory:.1f}"
     interval = f"90 % interval {duration(step.low_us)} – {duration(step.high_us)}"
     layout = described(winner.ranked.plan)
     size = f"MFU {winner.prediction.mfu:.1%}, {winner.ranked.memory_bytes / GIB:.1f}{of} GiB"
     said = [("Layout", layout), ("Step", f"{duration(step.us)}, {interval}; {size}")]
-    parts = [f"{job.tokens / 1e9:,.4g} billion tokens in {job.steps:,} steps, {span(job.step_hours)}"]
-    parts += [f"ramp-up of the batch {span(job.ramp_up_hours)}"] if job.ramp_up_hours else []
-    parts += [f"evaluation {span(job.evaluation_hours)}"] if job.evaluation_hours else []
+    parts = [f"{work.tokens / 1e9:,.4g} billion tokens in {work.steps:,} steps, {span(work.step_hours)}"]
+    parts += [f"ramp-up of the batch {span(work.ramp_up_hours)}"] if work.ramp_up_hours else []
+    parts += [f"evaluation {span(work.evaluation_hours)}"] if work.evaluation_hours else []
     said.append(("Work", "; ".join(parts)))
     ended = [draw for draw in walls.draws if draw.hours != inf]
     if ended:
@@ -209,11 +208,9 @@ def render(outcome: Outcome, width: int) -> str:
 
 
 def trust(outcome: Outcome) -> list[str]:
-    """Return the sentences on how far to trust the step: what is not modelled, and an MFU that nobody published."""
+    """Return the sentences on how far to trust the step: its conditions, what is not modelled, an MFU above all."""
     plan = outcome.chosen
-    prediction = plan.winner.prediction
-    said = (not_modelled_note(prediction), above_published(prediction, plan.answer.system))
-    return [sentence for sentence in said if sentence is not None]
+    return headline(plan.winner.prediction, plan.answer.system)
 
 
 def above_elsewhere(outcome: Outcome) -> list[str]:

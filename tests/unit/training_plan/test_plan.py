@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import count
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from predictor.training_plan import plans
 from predictor.training_plan.check import check_plan
 from predictor.training_plan.choice import cost
 from predictor.training_plan.interface import plan
+from predictor.training_plan.work import ramp_up_steps
 from tests.unit.training_plan.tiny import TINY, tiny
 
 
@@ -25,7 +27,7 @@ def test_a_layout_is_that_of_the_search_and_predicts_to_the_same_step() -> None:
     chosen = tiny().chosen
     step = predict(tiny().configuration)
     assert step.step == chosen.winner.prediction.step
-    assert step.budget.steps == chosen.job.steps
+    assert step.budget.steps == chosen.work.steps
     assert step.budget.price is not None
 
 
@@ -80,7 +82,7 @@ def test_a_size_that_misses_the_deadline_at_its_peak_is_not_searched(monkeypatch
     monkeypatch.setattr(plans, "search", noted)
     free = tiny()
     small = next(each for each in free.plans if each.case.num_gpus == 8)
-    least = small.job.hours * small.winner.prediction.mfu  # at the peak
+    least = small.work.hours * small.winner.prediction.mfu  # at the peak
     searched.clear()
     result = tiny(deadline=least / 24.0 * 0.99)
     assert searched == [16]
@@ -105,24 +107,59 @@ def test_a_price_that_is_out_of_reach_and_rises_is_not_looked_for_on_more_gpus()
 
 def test_a_batch_beyond_the_critical_one_takes_more_tokens() -> None:
     result = tiny(global_batch_size=[256, 1024], critical_batch_tokens=512 * 1024)
-    tokens = {each.answer.space.global_batch_size: each.job.tokens for each in result.plans}
+    tokens = {each.answer.space.global_batch_size: each.work.tokens for each in result.plans}
     assert tokens[256] == 1e11
-    assert tokens[1024] == pytest.approx(1e11 * (1 + 2) / (1 + 0.5))
+    assert tokens[1024] == pytest.approx(1e11 * (1 + 2) / 2)
+    alone = tiny(global_batch_size=1024, critical_batch_tokens=512 * 1024).chosen
+    assert alone.work.tokens == tokens[1024]  # whatever else may be chosen
+
+
+def test_a_plan_says_its_conditions_as_a_prediction_does() -> None:
+    result = tiny(framework="megatron")
+    (said,) = [note for note in predict(result.configuration).headline if "training.conditions is" in note]
+    assert said in result.text(width=1000)
+    assert said in result.to_dict()["notes"]
 
 
 def test_evaluation_ramp_up_and_storage_are_added() -> None:
     plain = tiny().chosen
     evaluated = tiny(evaluation={"every_steps": 1000, "tokens": 256 * 1024 * 100}).chosen
-    steps = plain.job.steps // 1000 * 100
-    forward = evaluated.job.evaluation_hours / (steps * plain.job.step.us / 3.6e9)
+    steps = plain.work.steps // 1000 * 100
+    forward = evaluated.work.evaluation_hours / (steps * plain.work.step.us / 3.6e9)
     assert 0.2 < forward < 0.5  # a third of a step's passes
     grown = tiny(ramp_up={"from_batch_size": 32, "tokens": 1e10}).chosen
-    assert 0.0 < grown.job.ramp_up_hours < plain.job.step_hours
+    assert 0.0 < grown.work.ramp_up_hours < plain.work.step_hours
+    further = ramp_up_steps(32, 256, 1e10 / 1024)
+    assert grown.work.steps == plain.work.steps + ceil(further)
+    ramped = tiny(ramp_up={"from_batch_size": 32, "tokens": 1e11}, evaluation={"every_steps": 1000, "tokens": 1e9})
+    evaluations = ramped.chosen.work.steps // 1000
+    assert evaluations > plain.work.steps // 1000 + 100
+    as_steps = evaluations * 1e9 / (256 * 1024) * ramped.chosen.work.step.us / 3.6e9
+    assert 0.2 < ramped.chosen.work.evaluation_hours / as_steps < 0.5
+    assert "has no ramp-up of the batch and no evaluation" in " ".join(ramped.outcome.notes)
+    assert not any("A run that is written" in note for note in tiny().outcome.notes)
     stored = tiny(storage={"price_per_gb_month": 73.0, "kept_checkpoints": 10}).chosen
-    gigabytes = stored.job.checkpoint_bytes / 1e9
+    gigabytes = stored.work.checkpoint_bytes / 1e9
     assert stored.price_per_hour == pytest.approx((plain.price_per_hour or 0.0) + gigabytes)
     spared = tiny(paid_spares=True, budget={"spare_nodes": 3}).chosen
     assert spared.price_per_hour == pytest.approx((spared.case.num_gpus + 3 * 8) * 2.0)
+
+
+def test_a_ramp_up_that_no_layout_can_begin_with_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"ramp_up.from_batch_size is 512, above the batch of 256 samples"):
+        tiny(ramp_up={"from_batch_size": 512, "tokens": 1e10})
+    with pytest.raises(ConfigError, match=r"no layout divides model, batch and ramp_up.from_batch_size, 31"):
+        tiny(framework="megatron", systems={"H100": {"gpus": 64}}, ramp_up={"from_batch_size": 31, "tokens": 1e10})
+    with pytest.raises(ConfigError, match=r"ramp_up.tokens is 200,000,000,000, above the 100,000,000,000 tokens"):
+        tiny(ramp_up={"from_batch_size": 32, "tokens": 2e11})
+
+
+def test_a_layout_that_a_ramp_up_can_begin_with_is_chosen() -> None:
+    systems = {"H100": {"gpus": 16}}
+    free = tiny(systems=systems).chosen.winner.prediction.run
+    assert free.layout.data_parallel_size * free.micro_batch_size > 8
+    run = tiny(systems=systems, ramp_up={"from_batch_size": 8, "tokens": 1e10}).chosen.winner.prediction.run
+    assert 8 % (run.layout.data_parallel_size * run.micro_batch_size) == 0
 
 
 def test_spot_instances_compete_where_their_price_is_known() -> None:
@@ -212,10 +249,27 @@ def test_a_plan_is_checked_against_its_own_limits_and_others(tmp_path: Path) -> 
     median, worst = chosen.hours / 24.0, chosen.hours_at(0.95) / 24.0
     between = Limits(max_days=(median + worst) / 2.0)
     assert check_plan(path, between).kept
+    path.write_text(yaml.safe_dump({**TINY, "systems": {"H100": {"gpus": 8, "price_per_gpu_hour": 2.0}}}), "utf-8")
+    assert check_plan(path, between).kept
     assert not check_plan(path, between.model_copy(update={"certain": True})).kept
     assert not check_plan(path, Limits(min_mfu=0.9)).kept
     slower = check_plan(path, Limits(max_step_s=1.0), changes=["peak_tflop_per_s=x0.5"])
     assert slower.rules[1].value > check_plan(path, Limits(max_step_s=1.0)).rules[1].value
+    with_two = tiny(systems={"H100": {"gpus": [8, 16], "price_per_gpu_hour": 2.0}})
+    assert with_two.chosen.case.num_gpus == 8
+    small, large = sorted(with_two.plans, key=lambda each: each.case.num_gpus)
+    path.write_text(yaml.safe_dump({**TINY, "deadline": small.hours_at(0.85) / 24.0}), encoding="utf-8")
+    assert check_plan(path, Limits()).headline[0].startswith("8 GPUs")
+    for limits in (
+        Limits(min_probability=0.99),
+        Limits(max_days=small.hours / 24.0 * 0.9),
+        Limits(max_days=small.hours_at(0.8) / 24.0, certain=True),
+    ):
+        surer = check_plan(path, limits)  # kept on more GPUs
+        assert surer.kept
+        assert surer.headline[0].startswith("16 GPUs")
+    assert large.hours_at(0.95) < small.hours_at(0.8)
+    path.write_text(yaml.safe_dump({**TINY, "deadline": 3650, "gpus": 8}), encoding="utf-8")
     assert check_plan(path, Limits(), system="B200").headline[0].startswith("8 GPUs of B200")
 
 
@@ -225,4 +279,4 @@ def test_a_system_of_ones_own_lies_beside_the_plan(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({**TINY, "systems": {"ours.yml": 16}}), encoding="utf-8")
     result = plan(path)
     assert result.chosen.case.offer.name == "ours"
-    assert result.chosen.job.step.us > next(each for each in tiny().plans if each.case.num_gpus == 16).job.step.us
+    assert result.chosen.work.step.us > next(each for each in tiny().plans if each.case.num_gpus == 16).work.step.us
