@@ -169,5 +169,5 @@ def plan_of(content: dict[str, Any], base: Path, where: str, top: int, progress:
     question = plan_question(content, base, where)
     found = considered(question, progress)
     if not found.plans:
-        raise ConfigError(f"{where}no plan is possible: {' '.join(text.left_out_lines(found.left_out))}")
+        raise ConfigError(f"{where}{' '.join(text.left_out_lines(found.left_out))}")
     return PlanResult(outcome_of(question, found, whole("--top", top, largest=MOST_SHOWN)))

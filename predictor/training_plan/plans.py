@@ -17,6 +17,7 @@ from predictor.training_plan.work import Work, work_of
 Progress = Callable[[int, int], None]
 HOURS_PER_MONTH = 730.0
 LIKELY = 0.5
+NO_LAYOUT = "no layout fits"  # as the search says it, before numbers
 # Of every plan; those that may be chosen are drawn as often as is asked. Strata of the step's time leave a probability
 # known to a hundredth.
 FEW_DRAWS = 200
@@ -128,7 +129,7 @@ def considered(question: PlanQuestion, progress: Progress) -> Considered:
 
     Args:
         question: with its cases.
-        progress: is told how many cases are done, and of how many.
+        progress: is told how many searches are done, and of how many; at the end, however it comes, that all are.
 
     Raises:
         ConfigError: no case is possible; the message is that of the first.
@@ -141,7 +142,7 @@ def considered(question: PlanQuestion, progress: Progress) -> Considered:
     try:
         problems = _problems(question, cases, left_out, impossible)
         for case, problem in problems:
-            progress(done, len(cases))
+            progress(done, len(problems))
             found = _only_dearer(question, case, plans) or _plans_of(question, case, problem)
             plans += [] if isinstance(found, LeftOut) else found
             left_out += [found] if isinstance(found, LeftOut) else []
@@ -150,6 +151,8 @@ def considered(question: PlanQuestion, progress: Progress) -> Considered:
     except KeyboardInterrupt:
         if not plans:
             raise
+    finally:
+        progress(len(cases), len(cases))
     if impossible and not plans and len(impossible) == len(cases):
         raise impossible[0]
     return Considered(tuple(plans), tuple(left_out), len(cases), done + len(impossible) == len(cases))
@@ -223,7 +226,7 @@ def _without_layout(error: NoLayoutError, problem: SearchProblem) -> str:
     """Return why a search has no layout, and what would have been needed."""
     first = problem.space.first_batch
     if error.divides:
-        return "no layout fits"
+        return str(error).partition(" (")[0]
     if first is None:
         return "no layout divides model and batch"
     return f"no layout divides model, batch and ramp_up.from_batch_size, {first:,}, by micro-batch × data-parallel size"

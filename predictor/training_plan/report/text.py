@@ -13,12 +13,13 @@ from predictor.core.step.memory import GIB
 from predictor.layout_search.rank import described
 from predictor.training_plan.amounts import spelled
 from predictor.training_plan.outcome import Outcome
-from predictor.training_plan.plans import LIKELY, LeftOut, TrainingPlan
+from predictor.training_plan.plans import LIKELY, NO_LAYOUT, LeftOut, TrainingPlan
 from predictor.training_plan.report.words import amount, named, percent
 
 LABEL = 11
 CHOSEN, ON_FRONT = "*", "+"
 HEAD = ("", "system", "GPUs", "batch", "step", "MFU", "training", "done by", "price", "chance", "layout")
+KINDS = ("takes ", "costs ", NO_LAYOUT)  # beginnings of reasons that differ in their numbers alone
 CAUSES = {
     Cause.RECOMPUTED: "steps done again",
     Cause.RESTART: "restarts",
@@ -179,10 +180,8 @@ def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
     """Return why cases have no plan, those of one system and kind of reason together."""
     groups: dict[tuple[str, str | None, str], list[LeftOut]] = {}
     for each in left_out:
-        verb = each.reason.partition(" ")[0]
-        groups.setdefault(
-            (each.case.offer.name, each.case.precision, verb if verb in ("takes", "costs") else each.reason), []
-        ).append(each)
+        kind = next((kind for kind in KINDS if each.reason.startswith(kind)), each.reason)
+        groups.setdefault((each.case.offer.name, each.case.precision, kind), []).append(each)
     lines = []
     for (name, precision, _), group in groups.items():
         counts = sorted({each.case.num_gpus for each in group})
