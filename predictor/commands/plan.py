@@ -56,7 +56,9 @@ def add(commands: Commands) -> None:
         metavar="NAME[=GPUS]",
         help='a system that may be chosen, with its GPUs: H100, H100=64, "H100=64, 128", "H100=up to 512"',
     )
-    command.add_argument("--gpus", metavar="GPUS", help='of systems that say none: 256, "64, 128", "up to 1024", 64-1024')
+    command.add_argument(
+        "--gpus", metavar="GPUS", help='of systems that say none: 256, "64, 128", "up to 1024", 64-1024'
+    )
     _add_limits(command)
     choice = command.add_argument_group("what may be chosen")
     choice.add_argument("--precision", action="append", metavar="NAME", help="bf16, fp8, mxfp8, …; repeatable")
@@ -120,7 +122,10 @@ def _named_systems(texts: Iterable[str]) -> dict[str, Any]:
         name, _, sizes = text.partition("=")
         before, given = chosen.setdefault(name, {}).get("gpus"), _value(sizes) if sizes else None
         if before is not None and given is not None:
-            ranges = (as_range(before), as_range(given))
+            try:
+                ranges = (as_range(before), as_range(given))
+            except ValueError as error:
+                raise ConfigError(f"--system {text}: {error}") from None
             listed = [count for each in ranges if isinstance(each, Range) for count in each.listed]
             if not all(isinstance(each, Range) and each.listed for each in ranges):
                 raise ConfigError(f"--system {text}: {name} has GPUs already; give it one range, or lists alone")

@@ -92,8 +92,7 @@ class Space:
         zero_stages: those allowed.
         rules: of the framework that is to run it; None: of none.
         tensor_inside: tensor-parallel groups stay inside a node, or an NVLink domain that spans nodes.
-        first_batch: samples of the first steps of a batch that grows, which replicas share out as well; None: it is
-            whole from the first step on.
+        first_batch: samples of the first steps of a batch that grows, which replicas share out as well; None: whole.
     """
 
     base: TrainingRun
@@ -116,6 +115,7 @@ class Space:
 
     def degrees(self) -> Iterator[Degrees]:
         """Return every way to multiply to the GPUs that the model's sizes allow."""
+        batches = gcd(self.global_batch_size, self.first_batch or 0)
         for tp in divisors(self.num_gpus, self.max_tensor_parallel):
             if not self._splits(tp):
                 continue
@@ -125,13 +125,8 @@ class Space:
                 rest = self.num_gpus // (tp * cp)
                 for pp in divisors(rest, self._most_stages(tp)):
                     dp = rest // pp
-                    if self._shared_out % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
+                    if batches % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
                         yield from self._with_experts(Degrees(tp, cp, pp, dp, 1))
-
-    @property
-    def _shared_out(self) -> int:
-        """Return the samples that replicas and micro-batches divide: the first batch as the whole one."""
-        return gcd(self.global_batch_size, self.first_batch or 0)
 
     @property
     def keeps_experts_whole(self) -> bool:
@@ -237,8 +232,8 @@ class Space:
     def batches(self, degrees: Degrees) -> list[tuple[int, int]]:
         """Return every (micro-batch size, number of micro-batches) of a replica's share of the global batch."""
         share = self.global_batch_size // degrees.data
-        sizes = divisors(self._shared_out // degrees.data, self.max_micro_batch_size)
-        return [(size, share // size) for size in sizes]
+        divided = gcd(self.global_batch_size, self.first_batch or 0) // degrees.data
+        return [(size, share // size) for size in divisors(divided, self.max_micro_batch_size)]
 
     def zeros(self, degrees: Degrees) -> list[ZeroStage]:
         """Return the ZeRO stages that make a difference."""

@@ -53,9 +53,19 @@ class Outcome:
         return any(plan is each for each in self.front)
 
     @property
+    def interrupted(self) -> str | None:
+        """Return that searches were left; None where none was."""
+        return None if self.considered.is_whole else "Interrupted: only the searches that had ended count."
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Return the caveats, a sentence each."""
-        said = [] if self.considered.is_whole else ["Interrupted: only the searches that had ended count."]
+        said = []
+        if self.chosen.price_per_hour is None and len(self.question.offers) > 1:
+            said.append(
+                "No prices are known, so that the plan of the fewest GPU-hours is chosen; GPU-hours of different "
+                "systems are not comparable: --price NAME=X."
+            )
         answer, job = self.chosen.answer, self.chosen.outlook.among.job
         rests_on = goodput_notes(goodput(job, answer.system.hardware, answer.budget, draws=0), answer.budget)
         taken = self.chosen.purchase.interruptions_per_node_day

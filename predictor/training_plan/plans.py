@@ -290,7 +290,9 @@ def _missed_at_peak(question: PlanQuestion, case: Case, least: float) -> LeftOut
     return None
 
 
-def _paid(question: PlanQuestion, case: Case, answer: SearchAnswer, work: Work, stored: float) -> Iterator[TrainingPlan]:
+def _paid(
+    question: PlanQuestion, case: Case, answer: SearchAnswer, work: Work, stored: float
+) -> Iterator[TrainingPlan]:
     """Yield a case's plan for every way to pay for its GPUs."""
     hardware, file = answer.system.hardware, question.file
     for purchase in case.offer.purchases:

@@ -218,7 +218,9 @@ def plan_question(content: dict[str, Any], base: Path, where: str = "") -> PlanQ
     prices = NO_PRICES if file.prices is None else read_prices(base / file.prices, nodes, file.region)
     question = PlanQuestion(file, base, _offers(file, base, prices), calendar, prices.notes)
     if any(offer.purchases[0].price_per_gpu_hour is None or offer.purchases[0].is_spot for offer in question.offers):
-        question = replace(question, offers=_offers(file, base, prices, Price(price_per_gpu_hour=_said_price(question))))
+        question = replace(
+            question, offers=_offers(file, base, prices, Price(price_per_gpu_hour=_said_price(question)))
+        )
     _check_prices(question)
     return replace(question, notes=(*question.notes, *_unused(question)))
 

@@ -124,5 +124,10 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "chosen": _chosen(outcome),
         "plans": [_row(outcome, plan) for plan in outcome.considered.plans],
         "left_out": [_left_out(case) for case in outcome.considered.left_out],
-        "notes": [*trust(outcome), *above_elsewhere(outcome), *outcome.notes],
+        "notes": [
+            *([outcome.interrupted] if outcome.interrupted else []),
+            *trust(outcome),
+            *above_elsewhere(outcome),
+            *outcome.notes,
+        ],
     }

@@ -12,13 +12,14 @@ from predictor.core.step.highest_mfu import mfu_note
 from predictor.core.step.memory import GIB
 from predictor.layout_search.rank import described
 from predictor.training_plan.amounts import spelled
+from predictor.training_plan.choice import cost
 from predictor.training_plan.outcome import Outcome
 from predictor.training_plan.plans import LIKELY, NO_LAYOUT, LeftOut, TrainingPlan
 from predictor.training_plan.report.words import amount, named, percent
 
 LABEL = 11
 CHOSEN, ON_FRONT = "*", "+"
-HEAD = ("", "system", "GPUs", "batch", "step", "MFU", "training", "done by", "price", "chance", "layout")
+HEAD = ("", "system", "GPUs", "batch", "step", "MFU", "training", "done by", "{cost}", "chance", "layout")
 KINDS = ("takes ", "costs ", NO_LAYOUT)  # beginnings of reasons that differ in their numbers alone
 CAUSES = {
     Cause.RECOMPUTED: "steps done again",
@@ -37,20 +38,37 @@ def answer_lines(outcome: Outcome) -> list[tuple[str, str]]:
     calendar, file = question.calendar, question.file
     said = [("Plan", sentence(outcome))]
     if low == inf:
-        return [
-            *said,
-            ("", "The training makes no progress among interruptions: fewer GPUs, or other values in budget."),
-        ]
-    days = f"half of the time by {spelled(calendar.day(plan.hours))} ({span(plan.hours)}), 90 % of the time between"
-    between = f"{spelled(calendar.day(low))} ({span(low)}) and {spelled(calendar.day(high))} ({span(high)})"
+        return [*said, ("", no_progress(plan) or "")]
+    dates = {hours: f"{spelled(calendar.day(hours))} ({span(hours)})" for hours in (low, plan.hours, high)}
+    half = [] if plan.hours == inf else [f"half of the time by {dates[plan.hours]}"]
+    when = [*half, f"90 % of the time between {dates[low]} and {dates[high]}"]
+    if high == inf:
+        when = [f"5 % of the time by {dates[low]}", *half]
     in_time, in_budget = _kept(outcome)
-    said.append(("Date", f"from {spelled(calendar.start)} on; {days} {between}{in_time}"))
+    said.append(("Date", f"from {spelled(calendar.start)} on; {', '.join(when)}{in_time}"))
+    never = no_progress(plan)
+    said += [] if never is None else [("", never)]
+    if plan.hours == inf:
+        return said
     if plan.price_per_hour is not None:
         spot = ", spot" if plan.purchase.is_spot else ""
         each = f"{plan.purchase.price_per_gpu_hour:,.4g} {file.currency} a GPU-hour{spot}"
         half = f"half of the time up to {amount(plan.likely_price)} {file.currency}"
         said.append(("Price", f"{each}; {half}{in_budget}"))
+    else:
+        said.append(("GPU-hours", f"half of the time up to {amount(cost(plan))}; no price is known"))
     return said
+
+
+def no_progress(plan: TrainingPlan) -> str | None:
+    """Return how often a training never ends, and what to do about it; None where it always does."""
+    never = 1.0 - plan.outlook.chance_within(None)
+    if never == 0.0:
+        return None
+    return (
+        f"With {percent(never)} the training makes no progress among interruptions, and never ends: fewer GPUs, or "
+        "other values in budget."
+    )
 
 
 def sentence(outcome: Outcome) -> str:
@@ -64,11 +82,15 @@ def outcome_words(outcome: Outcome) -> str:
     calendar = outcome.question.calendar
     hours = calendar.hours
     chance = plan.outlook.chance_within(hours) if hours is not None else file.probability
-    day = calendar.day(hours if hours is not None else plan.hours_at(file.probability))
+    within = hours if hours is not None else plan.hours_at(file.probability)
     low, high = plan.interval_hours
-    by = f"done by {spelled(day)} with {percent(chance)}"
-    if plan.price_per_hour is None:
+    by = f"done by {spelled(calendar.day(within))} with {percent(chance)}"
+    if within == inf:
+        by = f"ever done with {percent(plan.outlook.chance_within(None))}"
+    if plan.price_per_hour is None or low == inf:
         return by
+    if high == inf:
+        return f"{by}, from {amount(plan.price(low))} {file.currency} on"
     return f"{by}, {amount(plan.price(low))} to {amount(plan.price(high))} {file.currency}, 90 % of the time"
 
 
@@ -94,18 +116,19 @@ def missed(outcome: Outcome) -> str | None:
     asked += [] if file.max_price is None else [f"{amount(file.max_price)} {file.currency}"]
     late = plan.hours_at(file.probability)
     by = []
-    if late == inf:
-        by.append("it makes no progress")
-    elif hours is not None and late > hours:
+    if late != inf and hours is not None and late > hours:
         by.append(f"it is done by {spelled(question.calendar.day(late))}, {span(late - hours)} later")
     price = plan.price(late)
     if price is not None and price != inf and file.max_price is not None and price > file.max_price:
         by.append(f"it costs {amount(price)} {file.currency}, {amount(price - file.max_price)} more")
     probability, what = percent(file.probability), "both" if len(asked) > 1 else "it"
-    return (
-        f"No plan keeps {' and '.join(asked) or 'an end'} with {probability}. The nearest keeps {what} with "
-        f"{percent(plan.probability)}: with {probability} {' and '.join(by)}."
-    )
+    none = "No plan" if outcome.considered.is_whole else "None of the plans so far"
+    keeps = f"keeps {' and '.join(asked)}" if asked else "ends"
+    nearest = f"keeps {what}" if asked else "ends"
+    misses = f": with {probability} {' and '.join(by)}" if by else ""
+    if late == inf:
+        misses = f", and never ends with {percent(1.0 - plan.outlook.chance_within(None))}"
+    return f"{none} {keeps} with {probability}. The nearest {nearest} with {percent(plan.probability)}{misses}."
 
 
 def basis_lines(outcome: Outcome) -> list[tuple[str, str]]:
@@ -130,17 +153,24 @@ def basis_lines(outcome: Outcome) -> list[tuple[str, str]]:
         ]
         among = f"{failures:,.1f} failures in the mean, goodput {percent(walls.goodput(LIKELY))}"
         said.append(("Lost", "; ".join([among, ", ".join(lost)] if lost else [among])))
-    return [*said, ("Risk", risk_words(outcome.risks))]
+    if len(ended) < len(walls.draws):  # no variance to share out
+        return said
+    return [*said, ("Risk", risk_words(outcome.risks, cost_name(outcome)))]
 
 
-def risk_words(risks: dict[str, float]) -> str:
-    """Return what moves the date and the price most, by its share of their variance."""
+def cost_name(outcome: Outcome) -> str:
+    """Return what plans are compared by beside the date: prices of all, or GPU-hours."""
+    return "GPU-hours" if outcome.chosen.price_per_hour is None else "price"
+
+
+def risk_words(risks: dict[str, float], cost: str) -> str:
+    """Return what moves the date and the price or GPU-hours most, by its share of their variance."""
     said = [(name, percent(share)) for name, share in risks.items() if share >= 0.01]
     if not said:
         return "no single cause moves the date: chance does"
     (first, most), *others = said
     rest = "".join(f", {name} {share}" for name, share in others)
-    moved = f"{first} moves date and price most: were it known, {most} of their variance would go"
+    moved = f"{first} moves date and {cost} most: were it known, {most} of their variance would go"
     return f"{moved}; then{rest[1:]}" if rest else moved
 
 
@@ -148,7 +178,8 @@ def _row(outcome: Outcome, plan: TrainingPlan) -> list[str]:
     winner, file = plan.winner, outcome.question.file
     space = plan.answer.space
     on_front = ON_FRONT if outcome.is_on_front(plan) else ""
-    price = plan.likely_price
+    price = cost(plan)
+    currency = "" if plan.likely_price is None else f" {file.currency}"
     spot = " spot" if plan.purchase.is_spot else ""
     precision = f" {plan.case.precision}" if plan.case.precision is not None else ""
     has_limit = plan.limit_hours is not None
@@ -161,7 +192,7 @@ def _row(outcome: Outcome, plan: TrainingPlan) -> list[str]:
         f"{winner.prediction.mfu:.1%}",
         span(plan.hours),
         "-" if plan.hours == inf else spelled(outcome.question.calendar.day(plan.hours)),
-        "-" if price is None or price == inf else f"{amount(price)} {file.currency}",
+        "-" if price == inf else f"{amount(price)}{currency}",
         percent(plan.probability) if has_limit else "-",
         described(winner.ranked.plan),
     ]
@@ -170,8 +201,11 @@ def _row(outcome: Outcome, plan: TrainingPlan) -> list[str]:
 def table(outcome: Outcome) -> list[str]:
     """Return the plans as aligned lines, and what their marks mean."""
     shown, rest = outcome.shown
-    lines = text_table([HEAD, *(_row(outcome, plan) for plan in shown)], left=(0, 1, -1))
-    legend = f"{CHOSEN} chosen, {ON_FRONT} no plan is both cheaper and earlier; training, date and price are medians"
+    what = cost_name(outcome)
+    head = tuple(each.format(cost=what) for each in HEAD)
+    lines = text_table([head, *(_row(outcome, plan) for plan in shown)], left=(0, 1, -1))
+    fewer = "cheaper" if what == "price" else "of fewer GPU-hours"
+    legend = f"{CHOSEN} chosen, {ON_FRONT} no plan is both {fewer} and earlier; training, date and {what} are medians"
     more = [f"and {rest:,} more: --top {len(shown) + rest}"] if rest else []
     return [*lines, *more, legend]
 
@@ -195,11 +229,12 @@ def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
 def render(outcome: Outcome, width: int) -> str:
     """Return the plan as a page of text, its sentences no longer than ``width``."""
     miss = missed(outcome)
-    lines = wrapped([miss], width, 2) if miss is not None else []
+    first = [each for each in (outcome.interrupted, miss) if each is not None]
+    lines = wrapped([" ".join(first)], width, 2) if first else []
     labelled = [*answer_lines(outcome), *basis_lines(outcome)]
     for label, sentence in labelled:
-        first, *others = wrapped([sentence], width - LABEL, 0)
-        lines += [f"{label:{LABEL}}{first}", *(f"{'':{LABEL}}{line}" for line in others)]
+        start, *others = wrapped([sentence], width - LABEL, 0)
+        lines += [f"{label:{LABEL}}{start}", *(f"{'':{LABEL}}{line}" for line in others)]
     lines += wrapped(trust(outcome), width, 2)
     lines += ["", *table(outcome)]
     notes = [*left_out_lines(outcome.considered.left_out), *above_elsewhere(outcome), *outcome.notes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import count
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from predictor.layout_search import answer
 from predictor.training_plan import plans
 from predictor.training_plan.check import check_plan
 from predictor.training_plan.choice import cost
-from predictor.training_plan.interface import plan
+from predictor.training_plan.interface import PlanResult, plan
+from predictor.training_plan.report.words import percent
 from predictor.training_plan.work import ramp_up_steps
 from tests.unit.training_plan.tiny import TINY, tiny
 
@@ -173,6 +174,60 @@ def test_spot_instances_compete_where_their_price_is_known() -> None:
         tiny(systems=systems, spot=True)
 
 
+def prices_of(result: PlanResult) -> dict[str, float | None]:
+    return {each.case.offer.name: each.purchase.price_per_gpu_hour for each in result.plans}
+
+
+def test_a_budget_says_the_price_of_systems_without_one(tmp_path: Path) -> None:
+    systems = {"H100": {"gpus": 8, "price_per_gpu_hour": 2.0}, "H200": {"gpus": 8}}
+    assert prices_of(tiny(systems=systems, budget={"price_per_gpu_hour": 3.0})) == {"H100": 2.0, "H200": 3.0}
+    model = tmp_path / "model.yml"
+    model.write_text(yaml.safe_dump({**TINY["model"], "budget": {"price_per_gpu_hour": 4.0}}), encoding="utf-8")
+    assert prices_of(tiny(model=str(model), systems={"H100": 8, "H200": 8})) == {"H100": 4.0, "H200": 4.0}
+    spot = {"H100": {"gpus": 8, "spot_price_per_gpu_hour": 1.0, "interruptions_per_node_day": 0.1}}
+    both = tiny(systems=spot, spot=True, budget={"price_per_gpu_hour": 3.0})
+    assert {each.purchase.price_per_gpu_hour for each in both.plans} == {1.0, 3.0}
+
+
+def test_a_price_list_names_a_system_as_people_do(tmp_path: Path) -> None:
+    path = tmp_path / "prices.yml"
+    path.write_text("A100: 1.5\nH100: 2.5\n", encoding="utf-8")
+    for name in ("A100", "A100_SXM", "a100-sxm"):
+        assert prices_of(tiny(systems={name: 8, "H100": 8}, prices=str(path))) == {"A100_SXM": 1.5, "H100": 2.5}
+
+
+def test_without_prices_gpu_hours_are_compared_and_said_to_be_so() -> None:
+    result = tiny(systems={"H100": 8, "H200": 8})
+    text = result.text(width=1000)
+    assert "date and GPU-hours" in text
+    assert "no plan is both of fewer GPU-hours and earlier" in text
+    assert "GPU-hours of different systems are not comparable" in text
+    assert "cheaper" not in text
+    assert "price most" not in text
+    by_hours = min(result.plans, key=lambda each: each.hours * each.case.num_gpus)
+    assert result.chosen.case.offer.name == by_hours.case.offer.name
+    assert not any("not comparable" in note for note in tiny(systems={"H100": 8}).outcome.notes)
+
+
+def test_what_has_no_effect_is_said() -> None:
+    assert "gpus has no effect" in " ".join(tiny(gpus=32).outcome.notes)
+    assert "spot has no effect" in " ".join(tiny(spot=True).outcome.notes)
+    assert not any("no effect" in note for note in tiny(gpus=16, systems={"H100": 8, "H200": None}).outcome.notes)
+
+
+@pytest.mark.parametrize(("mtbf", "deadline"), [(1.0, None), (1.0, 0.9), (0.1, None), (0.1, 0.9), (0.5, None)])
+def test_a_training_that_may_never_end_says_how_often(mtbf: float, deadline: float | None) -> None:
+    keys: dict[str, Any] = {} if deadline is None else {"deadline": deadline}
+    systems = {"H100": {"gpus": 16, "price_per_gpu_hour": 2.0}}
+    result = tiny(systems=systems, budget={"mtbf_per_gpu_hours": mtbf}, **keys)
+    never = percent(1.0 - result.chosen.outlook.chance_within(None))
+    text = result.text(width=1000)
+    assert f"With {never} the training makes no progress among interruptions, and never ends" in text
+    for false in ("no day of the calendar", "no single cause", "moves date", "inf"):
+        assert false not in text
+    assert result.chosen.hours_at(0.8) != inf or f"and never ends with {never}" in text
+
+
 def test_precisions_are_searched_and_what_a_gpu_lacks_is_said() -> None:
     systems = {name: {"gpus": 8} for name in ("H100", "A100")}
     result = tiny(systems=systems, precisions=["bf16", "fp8"])
@@ -198,7 +253,26 @@ def test_an_interrupted_plan_is_the_best_so_far() -> None:
     result = tiny()
     assert not result.is_whole
     assert [each.case.num_gpus for each in result.plans] == [8]
-    assert "Interrupted: only the searches that had ended count." in result.text()
+    assert result.text().count("Interrupted: only the searches that had ended count.") == 1
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_interrupted_plan_claims_nothing_of_the_searches_that_were_left() -> None:
+    text = tiny(deadline=0.3).text(width=1000)
+    assert text.startswith(
+        "Interrupted: only the searches that had ended count. None of the plans so far keeps 1 January"
+    )
+    assert "No plan keeps" not in text
+
+
+def test_progress_counts_searches_and_ends_with_all() -> None:
+    told: list[tuple[int, int]] = []
+    plan(
+        {**TINY, "systems": {"A100": 8, "H100": 8}, "precisions": ["fp8"]},
+        progress=lambda done, of: told.append((done, of)),
+    )
+    assert told[0] == (0, 1)  # A100 has no fp8
+    assert told[-1][0] == told[-1][1]
 
 
 def test_the_front_and_the_chosen_plan_are_always_shown() -> None:
@@ -223,6 +297,17 @@ def test_the_front_and_the_chosen_plan_are_always_shown() -> None:
         ({"probability": 80.0}, "expected a probability"),
         ({"precisions": "fp7"}, "expected bf16, fp16"),
         ({"budget": {"mtbf": 3}}, "budget.mtbf is not a known key"),
+        ({"budget": [1]}, "budget is a list"),
+        ({"budget": 5}, "budget is 5"),
+        ({"budget": {1: 2}}, "budget"),
+        (
+            {"systems": {"A100": 8, "H200": 8, "H100": {"gpus": 8, "price_per_gpu_hour": 2}}},
+            "A100 and H200 have no price.* give --price A100=2.5 --price H200=2.5 of a GPU-hour",
+        ),
+        (
+            {"systems": {"H100": 1}, "set": {"model.num_layers": 400, "model.hidden_size": 8192}},
+            r"^No plan on 1 GPUs of H100: no layout fits: the leanest of .* needs .* GiB too much\.$",
+        ),
         ({"max_price": 5, "systems": {"H100": 8}}, "H100 has no price"),
         ({"systems": {"H100": {"gpus": 8, "price_per_gpu_hour": 2.0}, "B200": 8}}, "B200 has no price"),
         ({"model": "llama3-8"}, "Did you mean llama3-8b"),
