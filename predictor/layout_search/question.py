@@ -192,7 +192,7 @@ def _batch(question: SearchQuestion, content: dict[str, Any]) -> int:
         samples = _said_batch(content)
     if samples is None:
         raise ConfigError(
-            "--global-batch-size is missing: how many samples does one step take? --global-batch-tokens says it in tokens"
+            "--global-batch-size is missing: how many samples does one step take? (or --global-batch-tokens)"
         )
     return whole("--global-batch-size", samples, largest=LARGEST["global_batch_size"])
 

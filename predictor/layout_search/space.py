@@ -92,7 +92,7 @@ class Space:
         zero_stages: those allowed.
         rules: of the framework that is to run it; None: of none.
         tensor_inside: tensor-parallel groups stay inside a node, or an NVLink domain that spans nodes.
-        first_batch: samples of the first steps of a batch that grows, which replicas share out as well; None: whole.
+        first_batch: samples of the first steps, which replicas share out as well, of a batch that grows; else 0.
     """
 
     base: TrainingRun
@@ -106,7 +106,7 @@ class Space:
     zero_stages: tuple[ZeroStage, ...] = ZERO_ALONE
     rules: FrameworkRules | None = None
     tensor_inside: bool = False
-    first_batch: int | None = None
+    first_batch: int = 0
 
     @property
     def model(self) -> Transformer:
@@ -115,7 +115,6 @@ class Space:
 
     def degrees(self) -> Iterator[Degrees]:
         """Return every way to multiply to the GPUs that the model's sizes allow."""
-        batches = gcd(self.global_batch_size, self.first_batch or 0)
         for tp in divisors(self.num_gpus, self.max_tensor_parallel):
             if not self._splits(tp):
                 continue
@@ -124,9 +123,9 @@ class Space:
                     continue
                 rest = self.num_gpus // (tp * cp)
                 for pp in divisors(rest, self._most_stages(tp)):
-                    dp = rest // pp
-                    if batches % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
-                        yield from self._with_experts(Degrees(tp, cp, pp, dp, 1))
+                    sizes = Degrees(tp, cp, pp, rest // pp, 1)
+                    if gcd(self.global_batch_size, self.first_batch) % sizes.data == 0 and self._stays_inside(sizes):
+                        yield from self._with_experts(sizes)
 
     @property
     def keeps_experts_whole(self) -> bool:
@@ -232,7 +231,7 @@ class Space:
     def batches(self, degrees: Degrees) -> list[tuple[int, int]]:
         """Return every (micro-batch size, number of micro-batches) of a replica's share of the global batch."""
         share = self.global_batch_size // degrees.data
-        divided = gcd(self.global_batch_size, self.first_batch or 0) // degrees.data
+        divided = gcd(self.global_batch_size, self.first_batch) // degrees.data
         return [(size, share // size) for size in divisors(divided, self.max_micro_batch_size)]
 
     def zeros(self, degrees: Degrees) -> list[ZeroStage]:

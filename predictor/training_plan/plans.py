@@ -227,7 +227,7 @@ def _without_layout(error: NoLayoutError, problem: SearchProblem) -> str:
     first = problem.space.first_batch
     if error.divides:
         return str(error).partition(" (")[0]
-    if first is None:
+    if not first:
         return "no layout divides model and batch"
     return f"no layout divides model, batch and ramp_up.from_batch_size, {first:,}, by micro-batch × data-parallel size"
 

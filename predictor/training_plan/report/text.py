@@ -36,9 +36,9 @@ def answer_lines(outcome: Outcome) -> list[tuple[str, str]]:
     plan, question = outcome.chosen, outcome.question
     low, high = plan.interval_hours
     calendar, file = question.calendar, question.file
-    said = [("Plan", sentence(outcome))]
+    said, never_ends = [("Plan", sentence(outcome))], no_progress(plan)
     if low == inf:
-        return [*said, ("", no_progress(plan) or "")]
+        return [*said, ("", never_ends or "")]
     dates = {hours: f"{spelled(calendar.day(hours))} ({span(hours)})" for hours in (low, plan.hours, high)}
     half = [] if plan.hours == inf else [f"half of the time by {dates[plan.hours]}"]
     when = [*half, f"90 % of the time between {dates[low]} and {dates[high]}"]
@@ -46,15 +46,14 @@ def answer_lines(outcome: Outcome) -> list[tuple[str, str]]:
         when = [f"5 % of the time by {dates[low]}", *half]
     in_time, in_budget = _kept(outcome)
     said.append(("Date", f"from {spelled(calendar.start)} on; {', '.join(when)}{in_time}"))
-    never = no_progress(plan)
-    said += [] if never is None else [("", never)]
+    said += [] if never_ends is None else [("", never_ends)]
     if plan.hours == inf:
         return said
     if plan.price_per_hour is not None:
         spot = ", spot" if plan.purchase.is_spot else ""
         each = f"{plan.purchase.price_per_gpu_hour:,.4g} {file.currency} a GPU-hour{spot}"
-        half = f"half of the time up to {amount(plan.likely_price)} {file.currency}"
-        said.append(("Price", f"{each}; {half}{in_budget}"))
+        up_to = f"half of the time up to {amount(plan.likely_price)} {file.currency}"
+        said.append(("Price", f"{each}; {up_to}{in_budget}"))
     else:
         said.append(("GPU-hours", f"half of the time up to {amount(cost(plan))}; no price is known"))
     return said
