@@ -15,7 +15,7 @@ from predictor.training_plan.interface import PlanResult, plan_of
 from predictor.training_plan.outcome import USUALLY_SHOWN
 from predictor.training_plan.outlook import HIGH
 from predictor.training_plan.plans import LIKELY, silent
-from predictor.training_plan.question import calendar_of
+from predictor.training_plan.question import calendar_of, same_system
 from predictor.training_plan.report.text import missed, sentence
 from predictor.training_plan.section import PlanFile, as_keys, choices, laid_over, read_plan, validated
 
@@ -36,7 +36,8 @@ def check_plan(path: Path, limits: Limits, system: str | None = None, changes: S
     content, base = read_plan(path)
     content = laid_over(content, {"set": as_keys(changes)})
     if system is not None:
-        content["systems"] = {system: choices(content).get(system, {})}
+        systems = choices(content)
+        content["systems"] = {system: systems.get(same_system(system, systems, base) or system, {})}
     own = validated(content, f"{path}: ")
     asked = limits.min_probability or own.probability
     result = plan_of(content | _narrowed(own, limits, asked), base, f"{path}: ", USUALLY_SHOWN, silent)

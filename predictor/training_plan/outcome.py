@@ -78,10 +78,17 @@ class Outcome:
 
     def _unwritten(self) -> tuple[str, ...]:
         """Return what files of the chosen run leave out, in a sentence; nothing where they have all."""
-        file = self.question.file
-        parts = [("no ramp-up of the batch", file.ramp_up), ("no evaluation", file.evaluation)]
-        missing = " and ".join(name for name, value in parts if value is not None)
-        return (f"A run that is written (--write, --write-arguments, --write-job) has {missing}.",) if missing else ()
+        file, run = self.question.file, self.chosen.winner.prediction.run
+        missing = ["no evaluation"] if file.evaluation is not None else []
+        if file.ramp_up is not None:
+            increment = run.micro_batch_size * run.layout.data_parallel_size
+            samples = file.ramp_up.tokens / run.model.sequence_length
+            missing.append(
+                "no ramp-up of the batch, whose steps a job counts: add it, to Megatron-LM as --rampup-batch-size "
+                f"{file.ramp_up.from_batch_size} {increment} {samples:.0f}"
+            )
+        written = "A run that is written (--write, --write-arguments, --write-job) has "
+        return (f"{written}{', and '.join(missing)}.",) if missing else ()
 
 
 def outcome_of(question: PlanQuestion, considered: Considered, top: int) -> Outcome:

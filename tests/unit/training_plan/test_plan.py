@@ -137,7 +137,11 @@ def test_evaluation_ramp_up_and_storage_are_added() -> None:
     assert evaluations > plain.work.steps // 1000 + 100
     as_steps = evaluations * 1e9 / (256 * 1024) * ramped.chosen.work.step.us / 3.6e9
     assert 0.2 < ramped.chosen.work.evaluation_hours / as_steps < 0.5
-    assert "has no ramp-up of the batch and no evaluation" in " ".join(ramped.outcome.notes)
+    run = ramped.chosen.winner.prediction.run
+    replicas = run.micro_batch_size * run.layout.data_parallel_size
+    (unwritten,) = [note for note in ramped.outcome.notes if "A run that is written" in note]
+    assert "has no evaluation, and no ramp-up of the batch" in unwritten
+    assert unwritten.endswith(f"--rampup-batch-size 32 {replicas} {1e11 / 1024:.0f}.")
     assert not any("A run that is written" in note for note in tiny().outcome.notes)
     stored = tiny(storage={"price_per_gb_month": 73.0, "kept_checkpoints": 10}).chosen
     gigabytes = stored.work.checkpoint_bytes / 1e9
@@ -354,6 +358,11 @@ def test_a_plan_is_checked_against_its_own_limits_and_others(tmp_path: Path) -> 
         assert surer.kept
         assert surer.headline[0].startswith("16 GPUs")
     assert large.hours_at(0.95) < small.hours_at(0.8)
+    path.write_text(yaml.safe_dump({**TINY, "deadline": 3650, "gpus": 8}), encoding="utf-8")
+    path.write_text(yaml.safe_dump({**TINY, "systems": {"A100": 16, "H100": 8}}), encoding="utf-8")
+    assert (
+        check_plan(path, Limits(), system="A100_SXM").headline[0].startswith("16 GPUs of A100_SXM")
+    )  # however spelled
     path.write_text(yaml.safe_dump({**TINY, "deadline": 3650, "gpus": 8}), encoding="utf-8")
     assert check_plan(path, Limits(), system="B200").headline[0].startswith("8 GPUs of B200")
 
