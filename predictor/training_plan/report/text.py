@@ -6,6 +6,7 @@ from math import inf
 
 from predictor.core.base.quantities import duration, span
 from predictor.core.base.text_table import text_table
+from predictor.core.base.words import counted
 from predictor.core.reliability.wall_times import Cause
 from predictor.core.report.text import headline, wrapped
 from predictor.core.step.highest_mfu import mfu_note
@@ -218,10 +219,10 @@ def left_out_lines(left_out: tuple[LeftOut, ...]) -> list[str]:
     lines = []
     for (name, precision, _), group in groups.items():
         counts = sorted({each.case.num_gpus for each in group})
-        sizes = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+        sizes = counted(counts[0], "GPU") if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} GPUs"
         best = group[-1].reason
         of = f" in {precision}" if precision is not None else ""
-        lines.append(f"No plan on {sizes} GPUs of {name}{of}: {best}.")
+        lines.append(f"No plan on {sizes} of {name}{of}: {best}.")
     return lines
 
 

@@ -310,7 +310,7 @@ def test_the_front_and_the_chosen_plan_are_always_shown() -> None:
         ),
         (
             {"systems": {"H100": 1}, "set": {"model.num_layers": 400, "model.hidden_size": 8192}},
-            r"^No plan on 1 GPUs of H100: no layout fits: the leanest of .* needs .* GiB too much\.$",
+            r"^No plan on 1 GPU of H100: no layout fits: the leanest of .* needs .* GiB too much\.$",
         ),
         ({"max_price": 5, "systems": {"H100": 8}}, "H100 has no price"),
         ({"systems": {"H100": {"gpus": 8, "price_per_gpu_hour": 2.0}, "B200": 8}}, "B200 has no price"),
