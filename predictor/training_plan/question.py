@@ -237,7 +237,7 @@ def _offers(file: PlanFile, base: Path, prices: PriceList, otherwise: Price | No
     offers = []
     for system, choice in file.systems.items():
         name, node = published_name(system, base), gpus_per_node_of(system, base)
-        listed = same_system(system, prices.prices, base)
+        listed = same_system(system, prices.prices, base) or same_name(name, prices.prices)
         price = choice.over(prices.prices[listed] if listed is not None else None)
         counts = gpu_counts(choice.gpus or file.gpus, node)
         place = str((base / system).resolve()) if is_system_file(system, base) else system

@@ -370,7 +370,9 @@ def test_a_plan_is_checked_against_its_own_limits_and_others(tmp_path: Path) -> 
 def test_a_system_of_ones_own_lies_beside_the_plan(tmp_path: Path) -> None:
     (tmp_path / "ours.yml").write_text("like: H100\ninter_node_gb_per_s: 12.5\n", encoding="utf-8")
     path = tmp_path / "plan.yml"
-    path.write_text(yaml.safe_dump({**TINY, "systems": {"ours.yml": 16}}), encoding="utf-8")
+    (tmp_path / "prices.yml").write_text("ours: 1.5\n", encoding="utf-8")
+    content = {**TINY, "systems": {"ours.yml": 16}, "prices": "prices.yml"}
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
     result = plan(path)
-    assert result.chosen.case.offer.name == "ours"
+    assert prices_of(result) == {"ours": 1.5}
     assert result.chosen.work.step.us > next(each for each in tiny().plans if each.case.num_gpus == 16).work.step.us
