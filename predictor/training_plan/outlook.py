@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from math import inf, isinf
 from statistics import pvariance
 
+from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.hardware.hardware import System
 from predictor.core.reliability import job as reliability_job
 from predictor.core.reliability.checkpointing import Checkpointing, checkpointing_of
+from predictor.core.reliability.new_cluster import KNOWN
 from predictor.core.reliability.reliability import Reliability, reliability_of
 from predictor.core.reliability.simulate import simulate
 from predictor.core.reliability.wall_times import WallTimes
@@ -22,7 +24,6 @@ from predictor.core.schema.sections import BudgetSection
 from predictor.training_plan.question import Purchase
 from predictor.training_plan.work import Work
 
-HOURS_PER_DAY = 24.0
 LOW, HIGH = 0.05, 0.95  # ends of the 90 % interval
 
 
@@ -58,10 +59,8 @@ def among(
     )
     found = reliability_of(budget, system, whole.num_nodes)
     if purchase.interruptions_per_node_day is not None:
-        own = found.failures.per_gpu_hour
         taken = purchase.interruptions_per_node_day / HOURS_PER_DAY / system.gpus_per_node
-        rates, left = replace(found.failures, per_gpu_hour=own + taken), own / (own + taken)
-        found = replace(found, failures=rates, removed=found.removed * left, software_share=found.software_share * left)
+        found = replace(found, taken_per_gpu_hour=taken)
     return Among(whole, found, checkpointing_of(whole, found, budget, system))
 
 
@@ -112,7 +111,7 @@ def _of_reliability(**values: object) -> Callable[[Among], Among]:
 
 def _of_known_rate(found: Among) -> Among:
     reliability = found.reliability
-    known = replace(reliability, failures=replace(reliability.failures, spread=0.0), monthly_scatter=0.0)
+    known = replace(reliability, failures=replace(reliability.failures, spread=KNOWN), monthly_scatter=0.0)
     return replace(found, reliability=known)
 
 
@@ -120,7 +119,7 @@ def _of_known_rate(found: Among) -> Among:
 FROZEN: dict[str, Callable[[Among], Among]] = {
     "the step's time": _steady,
     "how often this cluster fails": _of_known_rate,
-    "how long a stop takes": _of_reliability(stop_spread=0.0, stop_variation=0.0),
+    "how long a stop takes": _of_reliability(stop_spread=KNOWN, stop_variation=0.0),
     "waiting for spare nodes": _of_reliability(removed=0.0),
     "planned stops": _of_reliability(planned_per_hour=0.0),
 }

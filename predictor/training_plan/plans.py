@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from predictor.core.base.errors import ConfigError, NoLayoutError, PublishedError
-from predictor.core.base.quantities import span
+from predictor.core.base.quantities import HOURS_PER_MONTH, span
 from predictor.layout_search.answer import SearchAnswer, Winner, search
 from predictor.layout_search.gpu_counts import least_hours
 from predictor.layout_search.question import SearchProblem
@@ -15,7 +15,6 @@ from predictor.training_plan.question import Case, PlanQuestion, Purchase, token
 from predictor.training_plan.work import Work, work_of
 
 Progress = Callable[[int, int], None]
-HOURS_PER_MONTH = 730.0
 LIKELY = 0.5
 NO_LAYOUT = "no layout fits"  # as the search says it, before numbers
 # Of every plan; those that may be chosen are drawn as often as is asked. Strata of the step's time leave a probability

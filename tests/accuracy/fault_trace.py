@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from dataclasses import dataclass
 from itertools import pairwise
-from math import exp, log, sqrt
+from math import log, sqrt
 from random import Random
 
 from predictor.core.reliability.failure_rates import failure_rates
@@ -92,10 +92,10 @@ def lines() -> list[str]:
     found = faults()
     own, published = per_gpu_hour(found), failure_rates("hopper")
     per_node_days = GPUS_PER_SERVER * 24.0 * 1000.0
-    low, high = (published.per_gpu_hour * exp(sign * NORMAL_95 * published.spread) for sign in (-1.0, 1.0))
+    low, high = (published.per_gpu_hour * published.spread.factor(probability) for probability in (0.05, 0.95))
     rates = [f"{each * per_node_days:.1f}" for each in (own, published.per_gpu_hour, low, high)]
     repair = mean_repair_hours(found)
-    spares = enough_spares(own * GPUS_PER_SERVER * SERVERS * repair)
+    spares = enough_spares([own * GPUS_PER_SERVER * SERVERS * repair], SERVERS)
     beyond = share_beyond(found, spares)
     with_months, without = coverage(found), coverage(found, scatter=0.0)
     return [

@@ -33,7 +33,11 @@ ERROR = {
         "Megatron-Bridge's verification cards err by 30 % either way, and two rows of Hugging Face's Trainer run where "
         "memory is nearly full",
     ),
-    "torchtitan": Miss(10.5, "too short where tensor parallelism is 8 wide, and with ring attention; not explained"),
+    "torchtitan": Miss(
+        11.5,
+        "too short where tensor parallelism is 8 wide, and with ring attention, more so since the host keeps its lead "
+        "from pass to pass; not explained",
+    ),
     "vTrain, one node": Miss(
         8.0,
         "too short where kernels are small (micro-batches of 1, tensor parallelism 8), too long where hidden 2,048 "
@@ -41,17 +45,22 @@ ERROR = {
     ),
 }
 # Share inside the 90 % interval below LEAST_INSIDE, percent.
-COVERAGE: dict[str, Miss] = {}
+COVERAGE = {
+    "vTrain, one node, tp 8": Miss(73.6, "18 % too short in the mean: small kernels and a host that is not known"),
+}
 WHOLE_SOURCES = "as wide as left-out sources of its framework err, which is farther than its own rows do"
 # Intervals wider than WIDEST.
 WIDTH = {
-    "BLOOM, preparatory runs": Miss(2.2, f"ordinary runs: {WHOLE_SOURCES}"),
-    "Megatron-Bridge and dgxc, dense, bf16": Miss(1.5, WHOLE_SOURCES),
+    "BLOOM, preparatory runs": Miss(2.33, f"ordinary runs: {WHOLE_SOURCES}"),
+    "GPT-NeoX jobs, Perlmutter": Miss(1.47, WHOLE_SOURCES),
+    "GPT-NeoX jobs, Vista": Miss(1.48, WHOLE_SOURCES),
+    "Megatron-Bridge and dgxc, dense, bf16": Miss(1.501, WHOLE_SOURCES),
     "SimuMax B200, dense": Miss(1.66, f"{WHOLE_SOURCES}, and attention's backward pass is not measured there"),
-    "dgxc H100, bf16": Miss(1.48, WHOLE_SOURCES),
-    "llm-foundry, A100": Miss(1.48, WHOLE_SOURCES),
+    "dgxc H100, bf16": Miss(1.49, WHOLE_SOURCES),
+    "fms-fsdp": Miss(1.47, WHOLE_SOURCES),
+    "llm-foundry, A100": Miss(1.5, WHOLE_SOURCES),
     "llm-foundry, H100": Miss(1.58, WHOLE_SOURCES),
-    "vTrain, one node": Miss(1.5, f"{WHOLE_SOURCES}, and it waits for a host that is not known"),
+    "vTrain, one node": Miss(1.52, f"{WHOLE_SOURCES}, and it waits for a host that is not known"),
 }
 # By the figure that misses.
 KNOWN = {"error": ERROR, "coverage": COVERAGE, "width": WIDTH}

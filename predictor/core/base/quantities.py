@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 
 HOURS_PER_DAY = 24.0
+HOURS_PER_MONTH = 730.0  # a twelfth of a year
 NONE = "-"
 
 

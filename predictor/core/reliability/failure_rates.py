@@ -13,12 +13,12 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from predictor.core.base.quantities import HOURS_PER_DAY, HOURS_PER_MONTH
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.hardware.hardware import Gpu, HardwareModel
-from predictor.core.reliability.another import Another, another
+from predictor.core.reliability.new_cluster import NewCluster, Spread, of_new_cluster
 
 DATA = Path(__file__).with_name("clusters.yaml")
-DAYS_PER_MONTH = 30.0
 Generation = Literal["volta", "ampere", "hopper", "blackwell"]
 Recovery = Literal["automatic", "manual"]
 GENERATIONS: dict[str | None, Generation] = {"mma": "ampere", "wgmma": "hopper", "tcgen05": "blackwell"}
@@ -73,13 +73,13 @@ class FailureRates:
 
     Attributes:
         per_gpu_hour: median over clusters.
-        spread: standard deviation of its log from one cluster to another; 0 of a rate that is known.
+        spread: from one cluster to another; ``KNOWN`` of a rate that is given.
         shares: of the kinds; they sum to 1.
         source: clusters, or the configuration.
     """
 
     per_gpu_hour: float
-    spread: float
+    spread: Spread
     shares: dict[Kind, float]
     source: str
 
@@ -112,8 +112,8 @@ def failure_rates(generation: Generation | None, without: frozenset[str] = froze
     for cluster in counted:
         by_generation.setdefault(cluster.generation or "", []).append(cluster.per_gpu_hour)
     # The variance of the log of a Poisson count is about one over the count.
-    rate = another(by_generation, generation or "", [1.0 / (cluster.interruptions or 1) for cluster in counted])
-    # Each cluster counts once, however long it counted: another cluster is one more draw of the same kind.
+    rate = of_new_cluster(by_generation, generation or "", [1.0 / (cluster.interruptions or 1) for cluster in counted])
+    # Each cluster counts once, however long it counted: a new cluster is one more draw of the same kind.
     by_kind = [cluster for cluster in counted if cluster.kinds]
     shares = {
         kind: fmean(cluster.kinds.get(kind, 0) / sum(cluster.kinds.values()) for cluster in by_kind) for kind in Kind
@@ -122,18 +122,20 @@ def failure_rates(generation: Generation | None, without: frozenset[str] = froze
 
 
 @lru_cache(maxsize=64)
-def stop_minutes(recovery: Recovery, without: frozenset[str] = frozenset()) -> Another:
+def stop_minutes(recovery: Recovery, without: frozenset[str] = frozenset()) -> NewCluster:
     """Return the mean time from a failure to the first new step of one more team that recovers in a way."""
     by_recovery: dict[str, list[float]] = {}
     for cluster in _known(without):
         if cluster.stop_minutes is not None:
             by_recovery.setdefault(cluster.recovery or "", []).append(cluster.stop_minutes)
-    return another(by_recovery, recovery)
+    return of_new_cluster(by_recovery, recovery)
 
 
 @lru_cache(maxsize=64)
-def planned_per_month(without: frozenset[str] = frozenset()) -> Another:
-    """Return the planned stops of one more training in 30 days."""
+def planned_per_month(without: frozenset[str] = frozenset()) -> NewCluster:
+    """Return the planned stops of one more training in a month."""
     counted = [cluster for cluster in _known(without) if cluster.planned_stops is not None]
-    months = [(cluster.planned_stops or 0, (cluster.days or inf) / DAYS_PER_MONTH) for cluster in counted]
-    return another({"": [stops / each for stops, each in months]}, "", [1.0 / stops for stops, _ in months])
+    months = [
+        (cluster.planned_stops or 0, (cluster.days or inf) * HOURS_PER_DAY / HOURS_PER_MONTH) for cluster in counted
+    ]
+    return of_new_cluster({"": [stops / each for stops, each in months]}, "", [1.0 / stops for stops, _ in months])

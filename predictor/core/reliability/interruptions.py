@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import exp, expm1, inf, log1p
 
 from predictor.core.reliability.checkpointing import Checkpointing
-from predictor.core.reliability.job import Job
 from predictor.core.reliability.reliability import Reliability
 
 LARGEST_EXPONENT = 100.0  # of failures in one interval: e^100 intervals would be tried
@@ -69,7 +68,7 @@ def _stop(hours: float, variation: float, fixed: float, rate: float) -> tuple[Mo
 
 
 def interruptions(
-    job: Job, hours: float, reliability: Reliability, checkpointing: Checkpointing, often: float, longer: float
+    rate: float, hours: float, reliability: Reliability, checkpointing: Checkpointing, stop_factor: float
 ) -> Interruptions | None:
     """Return the interruptions of a job; None where it makes no progress.
 
@@ -77,19 +76,19 @@ def interruptions(
     doi:10.1016/j.future.2004.11.016, equation 20.
 
     Args:
-        job: of the GPUs that fail.
-        reliability: with the central rate.
+        rate: of the job's failures in an hour.
+        reliability: with the central length of stops.
         checkpointing: with the time between checkpoints.
         hours: of steps, those of slow nodes included.
-        often: failures over those of the central rate.
-        longer: stops over their central length.
+        stop_factor: stops over their central length.
     """
-    rate = often / reliability.mtbf_hours(job.num_gpus)
     length = checkpointing.interval_hours + checkpointing.pause_hours
     if rate * length > LARGEST_EXPONENT:
         return None
     lost = _lost(length, rate)
     # What was done while the last checkpoint was on its way into storage is lost as well.
     lost = Moments(lost.mean + checkpointing.write_hours, lost.variance)
-    stop, begun = _stop(reliability.stop_hours * longer, reliability.stop_variation, checkpointing.read_hours, rate)
+    stop, begun = _stop(
+        reliability.stop_hours * stop_factor, reliability.stop_variation, checkpointing.read_hours, rate
+    )
     return Interruptions(hours / checkpointing.interval_hours, expm1(rate * length), lost, stop, begun)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import hypot, sqrt
+from math import sqrt
 
+from predictor.core.base.quantities import HOURS_PER_MONTH
 from predictor.core.hardware.hardware import System
 from predictor.core.reliability.failure_rates import (
-    DAYS_PER_MONTH,
     FailureRates,
     Kind,
     failure_rates,
@@ -17,10 +17,10 @@ from predictor.core.reliability.failure_rates import (
     stop_minutes,
 )
 from predictor.core.reliability.job import MINUTES_PER_HOUR
+from predictor.core.reliability.new_cluster import KNOWN, Spread
 from predictor.core.reliability.spares import MONTHLY_SCATTER, enough_spares
 from predictor.core.schema.sections import BudgetSection
 
-HOURS_PER_MONTH = DAYS_PER_MONTH * 24.0
 # From the knowledge of a failure's cause to the first new step, reading the checkpoint apart: new processes,
 # communicators, compilation, warm-up. A failover takes "often more than 10 minutes" at 10,000 GPUs, a restart of all
 # processes 8 to 13 at 2,048 to 16,384. Source: ByteRobust, arXiv:2509.16293, section 2.3 and table 7.
@@ -46,6 +46,10 @@ SOFTWARE_GROWTH = 0.74
 COUNTED_HOURS, LEAST_HOURS = 54 * 24.0, 24.0
 # A shorter training is taken for one of so many months, whose failures scatter as much.
 LEAST_MONTHS = 0.5
+# Spares over the job's nodes at most, and a node at least, where their number is not given: assumed, what a rack of 72
+# GPUs has beside 64 that train. A cluster that fails more often waits, or trains on fewer nodes.
+LARGEST_SPARE_SHARE = 1.0 / 8.0
+CLUSTERS_TRIED = 50  # equally likely ones, for which spares are to suffice
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Reliability:
     Attributes:
         failures: rates.
         stop_hours: from a failure to the first new step, in the mean; reading the checkpoint and waiting apart.
-        stop_spread: standard deviation of the log of that mean from one team to another; 0 where it is known.
+        stop_spread: of that mean from one team to another.
         stop_variation: standard deviation of a single stop over its mean.
         spare_nodes: ready beside the job.
         repair_hours: that a failed node is out, in the mean.
@@ -63,16 +67,16 @@ class Reliability:
         shrinks: whether the job goes on without nodes that no spare replaces, instead of waiting.
         planned_per_hour, planned_hours: planned stops of the job, after a checkpoint, and their length.
         slow_share: productive time that slow nodes add.
-        planned_spread: standard deviation of the log of the planned stops from one team to another.
+        planned_spread: of the planned stops from one team to another.
         rollbacks_per_hour: returns to an earlier checkpoint because the loss diverged; each loses an interval.
         software_share: of the failures, which fall as the run grows older.
         monthly_scatter: standard deviation of the log of the failures from month to month.
-        has_enough_spares: spares are as many as suffice at the rate that is drawn.
+        taken_per_gpu_hour: instances that their owner takes away and replaces, over GPUs: a rate that is known.
     """
 
     failures: FailureRates
     stop_hours: float
-    stop_spread: float
+    stop_spread: Spread
     stop_variation: float
     spare_nodes: int
     repair_hours: float
@@ -81,22 +85,25 @@ class Reliability:
     planned_per_hour: float
     planned_hours: float
     slow_share: float
-    planned_spread: float = 0.0
+    planned_spread: Spread = KNOWN
     rollbacks_per_hour: float = 0.0
     software_share: float = 0.0
     monthly_scatter: float = 0.0
-    has_enough_spares: bool = False
+    taken_per_gpu_hour: float = 0.0
+
+    def rate(self, num_gpus: int, failure_factor: float = 1.0) -> float:
+        """Return the interruptions of a job in an hour, its failures over their central rate being a factor."""
+        return (self.failures.per_gpu_hour * failure_factor + self.taken_per_gpu_hour) * num_gpus
 
     def mtbf_hours(self, num_gpus: int) -> float:
-        """Return the mean time between failures of a job, in hours."""
-        return 1.0 / (self.failures.per_gpu_hour * num_gpus)
+        """Return the mean time between interruptions of a job, in hours, at the central rate."""
+        return 1.0 / self.rate(num_gpus)
 
     def scatter(self, hours: float) -> float:
-        """Return the standard deviation of the log of the failures of a run of so many hours."""
-        months = max(hours / HOURS_PER_MONTH, LEAST_MONTHS)
-        return hypot(self.failures.spread, self.monthly_scatter / sqrt(months))
+        """Return the standard deviation of the log of one cluster's failures in a run of so many hours."""
+        return self.monthly_scatter / sqrt(max(hours / HOURS_PER_MONTH, LEAST_MONTHS))
 
-    def younger(self, hours: float) -> float:
+    def software_aging(self, hours: float) -> float:
         """Return the failures of a run of so many hours over those of one as old as the counted ones."""
         age = max(hours, LEAST_HOURS) / COUNTED_HOURS
         return 1.0 + self.software_share * (float(age ** (SOFTWARE_GROWTH - 1.0)) - 1.0)
@@ -107,20 +114,28 @@ def _or(given: float | None, default: float) -> float:
     return default if given is None else given
 
 
+def _spare_nodes(out: float, spread: Spread, num_nodes: int) -> int:
+    """Return the spares of a job of whose nodes so many are out at the median rate."""
+    probabilities = [(tried + 0.5) / CLUSTERS_TRIED for tried in range(CLUSTERS_TRIED)] if spread.deviation else [0.5]
+    loads = [out * spread.factor(probability) for probability in probabilities]
+    return enough_spares(loads, max(int(num_nodes * LARGEST_SPARE_SHARE), 1))
+
+
 def reliability_of(budget: BudgetSection, system: System, num_nodes: int, without: Collection[str] = ()) -> Reliability:
     """Return what a budget says of a job's failures, with defaults for what it leaves out.
 
     Args:
         budget: rates and times that are known.
         system: its GPU's generation decides whose failures are taken.
-        num_nodes: of the job; without a number of spares there are as many as suffice 99 % of the time.
+        num_nodes: of the job; without a number of spares there are as many as suffice 99 % of the time, over clusters
+            and months, and no more than a share of the job.
         without: published clusters that take no part, by name.
     """
     left_out = frozenset(without)
     rates = failure_rates(generation_of(system.gpu), left_out)
     software = rates.shares[Kind.SOFTWARE]
     if budget.mtbf_per_gpu_hours is not None:
-        rates = FailureRates(1.0 / budget.mtbf_per_gpu_hours, 0.0, rates.shares, "budget.mtbf_per_gpu_hours")
+        rates = FailureRates(1.0 / budget.mtbf_per_gpu_hours, KNOWN, rates.shares, "budget.mtbf_per_gpu_hours")
         software = 0.0
     stops = stop_minutes(budget.recovery, left_out)
     hangs = HANG_SHARE * (_or(budget.hang_timeout_minutes, HANG_TIMEOUT_MINUTES) - HANG_TIMEOUT_MINUTES)
@@ -133,18 +148,17 @@ def reliability_of(budget: BudgetSection, system: System, num_nodes: int, withou
     return Reliability(
         failures=rates,
         stop_hours=minutes / MINUTES_PER_HOUR,
-        stop_spread=0.0 if is_known else stops.spread,
+        stop_spread=KNOWN if is_known else stops.spread,
         stop_variation=STOP_VARIATION[budget.recovery],
-        spare_nodes=enough_spares(out) if budget.spare_nodes is None else budget.spare_nodes,
+        spare_nodes=_spare_nodes(out, rates.spread, num_nodes) if budget.spare_nodes is None else budget.spare_nodes,
         repair_hours=repair,
         removed=REMOVED,
         shrinks=budget.without_spares == "shrink",
         planned_per_hour=_or(budget.planned_stops_per_month, planned.median) / HOURS_PER_MONTH,
         planned_hours=_or(budget.planned_stop_hours, restart / MINUTES_PER_HOUR),
         slow_share=_or(budget.slow_share, 0.0),
-        planned_spread=planned.spread if budget.planned_stops_per_month is None else 0.0,
+        planned_spread=planned.spread if budget.planned_stops_per_month is None else KNOWN,
         rollbacks_per_hour=_or(budget.rollbacks_per_month, 0.0) / HOURS_PER_MONTH,
         software_share=software,
         monthly_scatter=MONTHLY_SCATTER,
-        has_enough_spares=budget.spare_nodes is None,
     )

@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from math import exp, floor, sqrt
-from random import Random
+from dataclasses import dataclass
+from math import exp, inf
 
 from predictor.core.reliability.checkpointing import Checkpointing
+from predictor.core.reliability.events import Chance, DrawnEvents, MeanEvents
 from predictor.core.reliability.interruptions import Moments, interruptions
 from predictor.core.reliability.job import Job
+from predictor.core.reliability.new_cluster import Spread
 from predictor.core.reliability.reliability import Reliability
-from predictor.core.reliability.spares import enough_spares, erlang_b, missing_nodes
+from predictor.core.reliability.spares import erlang_b, missing_nodes
 from predictor.core.reliability.wall_times import WallTime, WallTimes, no_progress
 
 # Below this share a training is said to make no progress, rather than how many times as long it takes.
 LEAST_SHARE = 0.01
-MANY = 30.0  # a Poisson number of more is drawn from a normal distribution
-Count = Callable[[float, float], float]
-Sum = Callable[[float, Moments], float]
 
 
-def _mean_count(mean: float, _: float) -> float:
-    return mean
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """One cluster and team over the central ones.
 
+    Attributes:
+        failures: over the central rate.
+        stops: over their central length.
+        planned: planned stops over their central number.
+    """
 
-def _mean_sum(number: float, each: Moments) -> float:
-    return number * each.mean
-
-
-def _poisson(random: Random, mean: float) -> float:
-    """Return a Poisson-distributed number."""
-    if mean > MANY:
-        return max(floor(random.gauss(mean, sqrt(mean)) + 0.5), 0)
-    number, term, drawn = 0, exp(-mean), random.random()
-    while drawn > term and number < 10 * MANY:
-        drawn -= term
-        number += 1
-        term *= mean / number
-    return number
-
-
-def _drawn_sum(random: Random, number: float, each: Moments) -> float:
-    """Return the sum of a number of independent costs: a gamma distribution of their mean and variance."""
-    if number <= 0.0 or each.mean <= 0.0 or each.variance <= 0.0:
-        return number * each.mean
-    scale = each.variance / each.mean
-    return random.gammavariate(number * each.mean / scale, scale)
+    failures: float = 1.0
+    stops: float = 1.0
+    planned: float = 1.0
 
 
 def _wall_time(
@@ -53,9 +38,8 @@ def _wall_time(
     productive: float,
     reliability: Reliability,
     checkpointing: Checkpointing,
-    factors: tuple[float, float, float],
-    count: Count,
-    total: Sum,
+    factors: Factors,
+    events: MeanEvents,
 ) -> WallTime:
     """Return the wall time under given rates.
 
@@ -64,44 +48,60 @@ def _wall_time(
         productive: hours of its steps.
         reliability: with the central rates.
         checkpointing: of the job.
-        factors: failures over the central rate, stops over their central length, planned stops over their number.
-        count: number of events of a mean, in so many independent tries (Poisson: infinitely many).
-        total: sum of the costs of a number of events.
+        factors: on those rates.
+        events: how many there are, and what they cost.
     """
-    often, longer, planned = factors
-    often *= reliability.younger(productive)
+    failure_factor = factors.failures * reliability.software_aging(productive)
+    rate = reliability.rate(job.num_gpus, failure_factor)
     slow = productive * reliability.slow_share
-    found = interruptions(job, productive + slow, reliability, checkpointing, often, longer)
+    found = interruptions(rate, productive + slow, reliability, checkpointing, factors.stops)
     if found is None:
         return no_progress(productive)
-    hit = count(found.segments * found.failures_each, found.segments)
+    hit = events.count(Chance.FAILURES, found.segments * found.failures_each, found.segments)
     failures = hit * found.restarts_each
-    recomputed, restart = total(hit, found.lost), total(hit, found.stop)
+    recomputed = events.total(Chance.LOST, hit, found.lost)
+    restart = events.total(Chance.STOPS, hit, found.stop)
     checkpoint = found.segments * checkpointing.pause_hours
     running = productive + slow + recomputed + restart + checkpoint
-    rollbacks = count(running * reliability.rollbacks_per_hour, 0.0)
+    rollbacks = events.count(Chance.ROLLBACKS, running * reliability.rollbacks_per_hour)
     # A checkpoint from before the divergence is half an interval old, and up to one more is not good.
     recomputed += rollbacks * checkpointing.interval_hours
-    stops = count(running * reliability.planned_per_hour * planned, 0.0) + rollbacks
-    maintenance = total(stops, Moments(reliability.planned_hours, reliability.planned_hours**2))
-    out = failures / running * reliability.removed * reliability.repair_hours
-    spares = enough_spares(out) if reliability.has_enough_spares else reliability.spare_nodes
+    stops = events.count(Chance.PLANNED, running * reliability.planned_per_hour * factors.planned) + rollbacks
+    planned = Moments(reliability.planned_hours, reliability.planned_hours**2)
+    maintenance = events.total(Chance.PLANNED_HOURS, stops, planned)
+    broken = 1.0 - reliability.taken_per_gpu_hour * job.num_gpus / rate  # others were taken away and replaced
+    out = failures / running * broken * reliability.removed * reliability.repair_hours
     waiting = 0.0
     if reliability.shrinks:
-        missing = missing_nodes(spares, out) / job.num_nodes
+        missing = missing_nodes(reliability.spare_nodes, out) / job.num_nodes
         slow += (productive + slow) * missing / max(1.0 - missing, LEAST_SHARE)
     else:
-        busy = erlang_b(spares + 1, out)
-        each = reliability.repair_hours / (spares + 1)
-        waits = count(running * busy / (1.0 - busy) / each, 0.0)
-        waiting = total(waits, Moments(each, each * each))
+        busy = erlang_b(reliability.spare_nodes + 1, out)
+        if 1.0 - busy < LEAST_SHARE:
+            return no_progress(productive)
+        each = reliability.repair_hours / (reliability.spare_nodes + 1)
+        waits = events.count(Chance.WAITS, running * busy / (1.0 - busy) / each)
+        waiting = events.total(Chance.WAITING_HOURS, waits, Moments(each, each * each))
     wall = WallTime(productive, recomputed, restart, checkpoint, waiting, maintenance, slow, failures)
     return wall if wall.goodput > LEAST_SHARE else no_progress(productive)
 
 
 def expected(job: Job, reliability: Reliability, checkpointing: Checkpointing) -> WallTime:
     """Return the mean wall time at the central rates."""
-    return _wall_time(job, job.hours, reliability, checkpointing, (1.0, 1.0, 1.0), _mean_count, _mean_sum)
+    return _wall_time(job, job.hours, reliability, checkpointing, Factors(), MeanEvents())
+
+
+def _drawn_factors(job: Job, reliability: Reliability, events: DrawnEvents) -> Factors:
+    """Return one cluster and team, and its months, whose failures are those of the cluster in the mean."""
+    random = events.stream(Chance.CLUSTER)
+    cluster, months, team, plans = (random.random() for _ in range(4))
+    scatter = reliability.scatter(job.hours)
+    of_months = Spread(scatter, inf).factor(months) * exp(-scatter * scatter / 2.0)
+    return Factors(
+        failures=reliability.failures.spread.factor(cluster) * of_months,
+        stops=reliability.stop_spread.factor(team),
+        planned=reliability.planned_spread.factor(plans),
+    )
 
 
 def simulate(
@@ -116,22 +116,12 @@ def simulate(
         seed: the same seed gives the same draws.
         draws: number of them.
     """
-    random = Random(seed)
     given = job.productive_hours
     hours = [given] if isinstance(given, int | float) else list(given)
-
-    def count(mean: float, tries: float) -> float:
-        # Geometric numbers over all tries: a Poisson number whose mean is gamma-distributed.
-        return _poisson(random, random.gammavariate(tries, mean / tries) if tries > 0.0 and mean > 0.0 else mean)
-
-    def total(number: float, each: Moments) -> float:
-        return _drawn_sum(random, number, each)
-
     found = []
     for draw in range(draws):
-        often = random.lognormvariate(0.0, reliability.scatter(job.hours))
-        longer = random.lognormvariate(0.0, reliability.stop_spread)
-        planned = random.lognormvariate(0.0, reliability.planned_spread)
+        events = DrawnEvents(seed, draw)
+        factors = _drawn_factors(job, reliability, events)
         productive = hours[draw % len(hours)]
-        found.append(_wall_time(job, productive, reliability, checkpointing, (often, longer, planned), count, total))
+        found.append(_wall_time(job, productive, reliability, checkpointing, factors, events))
     return WallTimes(tuple(found))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from math import ceil, exp, expm1, sqrt
-from statistics import NormalDist
+from collections.abc import Sequence
+from math import exp, expm1, sqrt
 
 # Standard deviation of the log of one cluster's own rate of failures from month to month, beyond that of counting.
 # Source: InfiniteHBD's trace (arXiv:2502.03885, Apache-2.0, half of its servers), 12 to 54 faults in 30 days: 0.55 in
 # one month, 0.47 in two.
 MONTHLY_SCATTER = 0.5
-MANY_OUT = 100.0  # Poisson numbers of more are taken as normal, or as their mean
-NORMAL_99 = NormalDist().inv_cdf(0.99)
+MANY_OUT = 100.0  # a Poisson number of more is taken as its mean
 
 
 def erlang_b(servers: int, load: float) -> float:
@@ -43,26 +42,28 @@ def missing_nodes(spares: int, load: float) -> float:
     return max(load - spares + short, 0.0)
 
 
-def enough_spares(load: float) -> int:
-    """Return the spares that suffice 99 % of the time.
+def enough_spares(loads: Sequence[float], most: int) -> int:
+    """Return the spares that suffice 99 % of the time, over months and over clusters.
 
     The number of nodes that are out is Poisson-distributed in a month and its mean differs from month to month: gamma
     over Poisson, a negative binomial distribution. Source of the rule: ByteRobust, arXiv:2509.16293, section 6.2,
     standby machines at the 99th percentile.
 
     Args:
-        load: nodes out in the mean.
+        loads: nodes out in the mean, of equally likely clusters.
+        most: spares that there can be.
 
-    >>> enough_spares(1.0), enough_spares(4.0)
-    (5, 13)
+    >>> enough_spares([1.0], 100), enough_spares([4.0], 100), enough_spares([1.0, 4.0], 100), enough_spares([4.0], 3)
+    (5, 13, 12, 3)
     """
     shape = 1.0 / expm1(MONTHLY_SCATTER**2)
-    if load > MANY_OUT:
-        return ceil(load + NORMAL_99 * sqrt(load + load * load / shape))
-    term = below = (shape / (shape + load)) ** shape
-    spares = 0
-    while below < 0.99:
+    terms = [(shape / (shape + load)) ** shape for load in loads]
+    below, spares = sum(terms), 0
+    while below < 0.99 * len(loads) and spares < most:
         spares += 1
-        term *= (spares + shape - 1.0) / spares * load / (shape + load)
-        below += term
+        terms = [
+            term * (spares + shape - 1.0) / spares * load / (shape + load)
+            for term, load in zip(terms, loads, strict=True)
+        ]
+        below += sum(terms)
     return spares

@@ -92,6 +92,14 @@ class WallTimes:
         """Return the goodput that is not exceeded with a probability."""
         return _quantile(self._goodputs, probability)
 
+    @cached_property
+    def _interruptions(self) -> list[float]:
+        return sorted(draw.interruptions for draw in self.draws)
+
+    def interruptions(self, probability: float) -> float:
+        """Return the failures that are not exceeded with a probability; infinite without progress."""
+        return _quantile(self._interruptions, probability)
+
     def chance_within(self, hours: float) -> float:
         """Return the probability that the training ends within so many hours."""
         return bisect_right(self._ordered, hours) / len(self._ordered)

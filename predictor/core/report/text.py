@@ -153,7 +153,9 @@ def _goodput(among_failures: Goodput) -> str:
         return f"no progress among interruptions, with {saves}"
     low, high = among_failures.low_share, among_failures.high_share
     ends = "" if low is None or high is None else f" ({low:.0%} – {high:.0%})"
+    fewest, most = among_failures.low_failures, among_failures.high_failures
     failures = _amount(among_failures.failures)
+    failures += "" if fewest is None or most is None else f" ({_amount(fewest)} – {_amount(most)})"
     share = f"goodput {among_failures.share:.1%}{ends}"
     return f"{share}: {span(among_failures.hours)} with {failures} interruptions and {saves}"
 

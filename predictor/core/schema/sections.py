@@ -158,14 +158,14 @@ class BudgetSection(Section):
         default="wait", description="no spare left: wait for a repair, or go on with fewer nodes"
     )
     planned_stops_per_month: float | None = Field(
-        default=None, strict=True, ge=0, le=1e4, description="maintenance and changes, in 30 days; 8 if absent"
+        default=None, strict=True, ge=0, le=1e4, description="maintenance and changes in a month; 8 if absent"
     )
     rollbacks_per_month: float | None = Field(
         default=None,
         strict=True,
         ge=0,
         le=1e4,
-        description="returns to an earlier checkpoint as the loss diverges, in 30 days; 0 if absent",
+        description="returns to an earlier checkpoint as the loss diverges, in a month; 0 if absent",
     )
     planned_stop_hours: float | None = Field(
         default=None, strict=True, gt=0, le=1e4, description="length of a planned stop; that of a restart if absent"

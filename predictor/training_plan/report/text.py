@@ -15,6 +15,7 @@ from predictor.layout_search.rank import described
 from predictor.training_plan.amounts import spelled
 from predictor.training_plan.choice import cost
 from predictor.training_plan.outcome import Outcome
+from predictor.training_plan.outlook import HIGH, LOW
 from predictor.training_plan.plans import LIKELY, NO_LAYOUT, LeftOut, TrainingPlan
 from predictor.training_plan.report.words import amount, named, percent
 
@@ -145,15 +146,15 @@ def basis_lines(outcome: Outcome) -> list[tuple[str, str]]:
     parts += [f"ramp-up of the batch {span(work.ramp_up_hours)}"] if work.ramp_up_hours else []
     parts += [f"evaluation {span(work.evaluation_hours)}"] if work.evaluation_hours else []
     said.append(("Work", "; ".join(parts)))
-    ended = [draw for draw in walls.draws if draw.hours != inf]
-    if ended:
-        failures = sum(draw.interruptions for draw in ended) / len(ended)
+    if any(draw.hours != inf for draw in walls.draws):
+        counts = (walls.interruptions(probability) for probability in (LIKELY, LOW, HIGH))
+        median, low, high = ("no end" if count == inf else f"{count:,.0f}" for count in counts)
         lost = [
             f"{name} {walls.shares()[cause]:.1%}" for cause, name in CAUSES.items() if walls.shares()[cause] >= 5e-4
         ]
-        among = f"{failures:,.1f} failures in the mean, goodput {percent(walls.goodput(LIKELY))}"
+        among = f"{median} failures ({low} to {high}, 90 % of the time), goodput {percent(walls.goodput(LIKELY))}"
         said.append(("Lost", "; ".join([among, ", ".join(lost)] if lost else [among])))
-    if len(ended) < len(walls.draws):  # no variance to share out
+    if any(draw.hours == inf for draw in walls.draws):  # no variance to share out
         return said
     return [*said, ("Risk", risk_words(outcome.risks, cost_name(outcome)))]
 

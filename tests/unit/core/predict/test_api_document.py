@@ -55,4 +55,4 @@ def test_block_runs_as_written(block: str, tmp_path: Path) -> None:
 
 
 def test_our_document_has_every_usage() -> None:
-    assert sum(name.startswith("python-api") for name, _ in blocks()) == 12
+    assert sum(name.startswith("python-api") for name, _ in blocks()) == 13

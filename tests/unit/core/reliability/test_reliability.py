@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import log
+from math import expm1, log
+from random import Random
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from predictor.core.base.bundled import REGRESSORS_FOLDER
 from predictor.core.costs.published import open_system
-from predictor.core.reliability.failure_rates import Cluster, Kind, clusters, failure_rates, stop_minutes
+from predictor.core.reliability.events import Chance, DrawnEvents
+from predictor.core.reliability.failure_rates import (
+    Cluster,
+    Kind,
+    clusters,
+    failure_rates,
+    planned_per_month,
+    stop_minutes,
+)
 from predictor.core.reliability.job import Job
+from predictor.core.reliability.new_cluster import KNOWN
 from predictor.core.reliability.reliability import COUNTED_HOURS, Reliability, reliability_of
 from predictor.core.reliability.simulate import expected, simulate
 from predictor.core.schema.sections import BudgetSection
@@ -37,7 +48,7 @@ def test_every_counted_cluster_lies_where_the_others_leave_it_but_opt() -> None:
         for cluster in clusters()
         if cluster.interruptions is not None
         for rates in [failure_rates(cluster.generation, frozenset([cluster.name]))]
-        if abs(log(cluster.per_gpu_hour / rates.per_gpu_hour)) > 1.645 * rates.spread
+        if abs(log(cluster.per_gpu_hour / rates.per_gpu_hour)) > log(rates.spread.factor(0.95))
     ]
     assert missed == ["OPT-175B"]
 
@@ -50,11 +61,20 @@ def test_who_is_left_out_takes_no_part() -> None:
     assert sum(failure_rates("hopper", frozenset(["Llama 3 405B"])).shares.values()) == pytest.approx(1.0)
 
 
+def test_planned_stops_have_a_mean_among_those_that_were_counted() -> None:
+    counted = [(each.planned_stops or 0) / (each.days or 1) * 730 / 24 for each in clusters() if each.planned_stops]
+    found = planned_per_month()
+    mean = found.median * fmean(found.spread.factor((i + 0.5) / 1000) for i in range(1000))
+    assert found.median < mean < 0.6 * max(counted)
+    low, high = (found.median * found.spread.factor(probability) for probability in (0.05, 0.95))
+    assert low < min(counted) < max(counted) < high
+
+
 def test_people_take_longer_than_machines() -> None:
     automatic, manual = of({}), of({"recovery": "manual"})
     assert manual.stop_hours > 3 * automatic.stop_hours
     assert of({"detection_minutes": 3.0, "restart_minutes": 4.0}).stop_hours == pytest.approx(7 / 60)
-    assert of({"detection_minutes": 3.0, "restart_minutes": 4.0}).stop_spread == 0.0
+    assert of({"detection_minutes": 3.0, "restart_minutes": 4.0}).stop_spread == KNOWN
     assert stop_minutes("automatic").median == pytest.approx(20, abs=1)
 
 
@@ -66,19 +86,34 @@ def test_hangs_last_as_long_as_their_time_out() -> None:
 
 def test_spares_suffice_unless_their_number_is_given() -> None:
     assert of({}, num_nodes=1000).spare_nodes > of({}, num_nodes=100).spare_nodes > 0
-    rare = of({"mtbf_per_gpu_hours": 2000.0}, num_nodes=128)
-    few = replace(of({"mtbf_per_gpu_hours": 2000.0, "spare_nodes": 0}, num_nodes=128))
+    rare = of({"mtbf_per_gpu_hours": 20_000.0}, num_nodes=128)
+    few = replace(of({"mtbf_per_gpu_hours": 20_000.0, "spare_nodes": 0}, num_nodes=128))
     training = Job(1024, 8, 1000.0, 1e9, 1e9, 1.0)
     assert expected(training, rare, SAVES).waiting < 0.02 * expected(training, few, SAVES).waiting
+    assert of({"mtbf_per_gpu_hours": 20.0}, num_nodes=32).spare_nodes == 4  # an eighth of the job's
+    assert of({}, num_nodes=1).spare_nodes == 1
+
+
+def test_spares_suffice_99_percent_of_the_time_over_clusters_and_months() -> None:
+    num_nodes, random = 1000, Random(1)
+    found = of({}, num_nodes=num_nodes)
+    median = found.failures.per_gpu_hour * 8 * num_nodes * found.removed * found.repair_hours
+    beyond = 0
+    for _ in range(5000):
+        load = median * found.failures.spread.factor(random.random())
+        shape = 1.0 / expm1(found.monthly_scatter**2)
+        out = DrawnEvents(random.getrandbits(30), 0).count(Chance.WAITS, load, shape)
+        beyond += out > found.spare_nodes
+    assert beyond / 5000 == pytest.approx(0.01, abs=0.005)
 
 
 def test_a_young_run_has_more_software_failures() -> None:
     rates = of({})
     assert rates.software_share == failure_rates("hopper").shares[Kind.SOFTWARE] > 0
-    assert rates.younger(COUNTED_HOURS) == pytest.approx(1.0)
-    assert rates.younger(24.0) > rates.younger(240.0) > 1.0 > rates.younger(10 * COUNTED_HOURS)
-    assert rates.younger(0.0) == rates.younger(24.0)
-    assert of({"mtbf_per_gpu_hours": 1e5}).younger(24.0) == 1.0
+    assert rates.software_aging(COUNTED_HOURS) == pytest.approx(1.0)
+    assert rates.software_aging(24.0) > rates.software_aging(240.0) > 1.0 > rates.software_aging(10 * COUNTED_HOURS)
+    assert rates.software_aging(0.0) == rates.software_aging(24.0)
+    assert of({"mtbf_per_gpu_hours": 1e5}).software_aging(24.0) == 1.0
 
 
 def test_rollbacks_lose_an_interval_and_a_restart() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import exp, expm1, inf
 from random import Random
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from predictor.core.reliability.checkpointing import Checkpointing, best_interval
 from predictor.core.reliability.failure_rates import FailureRates, Kind
 from predictor.core.reliability.job import Job
+from predictor.core.reliability.new_cluster import KNOWN, Spread
 from predictor.core.reliability.reliability import Reliability
 from predictor.core.reliability.simulate import expected, simulate
 from predictor.core.reliability.spares import erlang_b, missing_nodes
@@ -27,11 +29,11 @@ def daly(interval: float, checkpoint: float, restart: float, mtbf: float) -> flo
     return interval / (mtbf * exp(restart / mtbf) * expm1((interval + checkpoint) / mtbf))
 
 
-def known(mtbf: float, stop: float = 0.25, **others: float) -> Reliability:
+def known(mtbf: float, stop: float = 0.25, **others: Any) -> Reliability:
     """Return failures of a GPU with known rates, which only fails and restarts unless others say more."""
-    rates = FailureRates(1.0 / mtbf, 0.0, dict.fromkeys(Kind, 0.2), "a test")
-    plain = Reliability(rates, stop, 0.0, 0.0, 10_000, 1.0, 0.0, False, 0.0, 0.0, 0.0)
-    return replace(plain, **others)  # type: ignore[arg-type]
+    rates = FailureRates(1.0 / mtbf, KNOWN, dict.fromkeys(Kind, 0.2), "a test")
+    plain = Reliability(rates, stop, KNOWN, 0.0, 10_000, 1.0, 0.0, False, 0.0, 0.0, 0.0)
+    return replace(plain, **others)
 
 
 def job(hours: float, gpus: int = 1) -> Job:
@@ -87,9 +89,40 @@ def test_draws_agree_with_a_simulation_of_every_event(mtbf: float, spares: int, 
 
 
 def test_the_seed_decides_the_draws() -> None:
-    reliability = known(10.0, stop_spread=0.5)
+    reliability = known(10.0, stop_spread=Spread(0.5, 5.0))
     assert simulate(job(100.0), reliability, SAVES, 3, 50) == simulate(job(100.0), reliability, SAVES, 3, 50)
     assert simulate(job(100.0), reliability, SAVES, 3, 50) != simulate(job(100.0), reliability, SAVES, 4, 50)
+
+
+def test_a_cause_that_is_removed_leaves_the_draws_of_the_others() -> None:
+    every = known(10.0, planned_per_hour=0.01, planned_hours=1.0, removed=0.5, repair_hours=40.0, spare_nodes=3)
+    every = replace(every, monthly_scatter=0.5, stop_spread=Spread(0.5, 2.0), stop_variation=1.0)
+    for rest, changed in (
+        (replace(every, removed=0.0), {"waiting"}),
+        (replace(every, planned_per_hour=0.0), {"maintenance"}),
+        (replace(every, stop_spread=KNOWN, stop_variation=0.0), {"restart", "waiting", "maintenance", "interruptions"}),
+    ):
+        for one, other in zip(*(simulate(job(500.0), each, SAVES, 1, 50).draws for each in (every, rest)), strict=True):
+            kept = {cause for cause in (*Cause, "interruptions") if getattr(one, cause) == getattr(other, cause)}
+            assert set(Cause) | {"interruptions"} <= kept | changed
+    assert all(draw.waiting == 0.0 for draw in simulate(job(500.0), replace(every, removed=0.0), SAVES, 1, 50).draws)
+
+
+def test_instances_that_are_taken_away_scatter_by_chance_alone() -> None:
+    spread, mean = Spread(1.0, 3.0), 200.0
+    reliability = known(1e9, taken_per_gpu_hour=0.2, monthly_scatter=0.5, removed=1.0, repair_hours=1e3, spare_nodes=0)
+    reliability = replace(reliability, failures=replace(reliability.failures, spread=spread))
+    drawn = [each.interruptions / each.hours * 1000.0 for each in simulate(job(1000.0), reliability, SAVES).draws]
+    assert fmean(drawn) == pytest.approx(mean, rel=0.03)
+    assert stdev(drawn) < 1.3 * mean**0.5
+    assert expected(job(1000.0), reliability, SAVES).waiting < 0.1  # none of them has to be repaired
+    assert reliability.mtbf_hours(1) == pytest.approx(5.0, rel=1e-6)
+
+
+def test_the_months_of_a_cluster_have_its_rate_in_the_mean() -> None:
+    found = simulate(job(720.0), known(10.0, stop=1e-3, monthly_scatter=0.5), SAVES, draws=4000)
+    rates = [draw.interruptions / draw.hours for draw in found.draws]
+    assert fmean(rates) == pytest.approx(0.1, rel=0.03)
 
 
 def test_productive_hours_may_be_draws() -> None:
@@ -100,7 +133,7 @@ def test_productive_hours_may_be_draws() -> None:
 def test_wider_rates_make_a_wider_interval() -> None:
     def width(spread: float) -> float:
         reliability = known(10.0)
-        reliability = replace(reliability, failures=replace(reliability.failures, spread=spread))
+        reliability = replace(reliability, failures=replace(reliability.failures, spread=Spread(spread, 10.0)))
         found = simulate(job(1000.0), reliability, SAVES)
         return found.quantile(0.95) - found.quantile(0.05)
 
@@ -138,6 +171,12 @@ def test_spares_that_run_out_mean_waiting_or_a_smaller_job() -> None:
     assert shrunk.waiting == 0.0
     assert shrunk.slow > 0.0
     assert shrunk.hours < smaller.hours
+
+
+@pytest.mark.parametrize("repair", [1e6, 1e17, 1e300])
+def test_a_job_that_always_waits_makes_no_progress(repair: float) -> None:
+    found = expected(job(1000.0), known(5.0, removed=1.0, repair_hours=repair, spare_nodes=1), SAVES)
+    assert (found.hours, found.goodput) == (inf, 0.0)
 
 
 def test_queues_are_those_of_the_textbook() -> None:

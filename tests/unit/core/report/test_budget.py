@@ -173,6 +173,25 @@ def test_what_is_assumed_is_told_with_the_keys_that_take_one_s_own() -> None:
     assert goodput_notes(None, BudgetSection()) == []
 
 
+@pytest.mark.parametrize("budget", [{}, {"mtbf_per_gpu_hours": 20.0}, {"mtbf_per_gpu_hours": 5000.0}])
+def test_the_spares_that_are_told_given_back_change_nothing(budget: dict[str, float]) -> None:
+    found = among_failures(**budget)
+    assert among_failures(**budget, spare_nodes=found.spare_nodes) == found
+
+
+def test_what_is_assumed_of_failures_is_what_is_expected() -> None:
+    found = among_failures()
+    assert found.failures is not None
+    assert found.hours is not None
+    assert found.low_failures is not None
+    assert found.high_failures is not None
+    running = found.hours * (1.0 - found.causes["maintenance"] - found.causes["waiting"])
+    assert found.failures == pytest.approx(running / found.mtbf_hours, rel=0.02)
+    assert found.low_failures < found.failures < found.high_failures
+    assert found.low_mtbf_hours < found.mtbf_hours < found.high_mtbf_hours
+    assert found.low_planned_stops_per_month < found.planned_stops_per_month < found.high_planned_stops_per_month
+
+
 @given(st.floats(1e-6, 1e12), st.floats(1e-9, 1e6), st.floats(1e-6, 1e5), st.floats(1e-9, 1e9), st.floats(1e-3, 1e6))
 def test_a_training_ends_or_makes_no_progress(
     mtbf: float, checkpoint: float, restart: float, storage: float, hours: float
