@@ -54,9 +54,11 @@ def add(commands: Commands) -> None:
         "--system",
         action="append",
         metavar="NAME[=GPUS]",
-        help='a system that may be chosen, with its GPUs: H100, H100=64,128, "H100=up to 512"; repeatable',
+        help='a system that may be chosen, with its GPUs: H100, H100=64, "H100=64, 128", "H100=up to 512"',
     )
-    command.add_argument("--gpus", metavar="GPUS", help='of systems that say none: 256, 64,128, "up to 1024", 64-1024')
+    command.add_argument(
+        "--gpus", metavar="GPUS", help='of systems that say none: 256, "64, 128", "up to 1024", 64-1024'
+    )
     _add_limits(command)
     choice = command.add_argument_group("what may be chosen")
     choice.add_argument("--precision", action="append", metavar="NAME", help="bf16, fp8, mxfp8, …; repeatable")
@@ -69,7 +71,7 @@ def add(commands: Commands) -> None:
     choice.add_argument("--framework", metavar="NAME", help="only layouts that it runs, as of search")
     add_changes(command)
     add_model_only(command, "changes", "append_const", MODEL_ONLY)
-    command.add_argument("--draws", metavar="N", help="simulated trainings of a plan; 1,000")
+    command.add_argument("--draws", metavar="N", help="simulated trainings of a plan; 2,000")
     command.add_argument("--seed", metavar="N", help="of the draws; 0")
     command.add_argument("--top", type=int, default=20, metavar="N", help="plans to show")
     command.add_argument("--json", action="store_true", help="print JSON")
@@ -84,7 +86,7 @@ def _add_limits(command: argparse.ArgumentParser) -> None:
     limits = command.add_argument_group("by when, and for how much")
     limits.add_argument("--start", metavar="DAY", help="first day, such as 2026-12-01; today if absent")
     limits.add_argument("--deadline", metavar="DAY|DAYS", help="last day, or a number of days")
-    limits.add_argument("--max-price", "--budget", metavar="X", help="the most that the training may cost")
+    limits.add_argument("--max-price", metavar="X", help="the most that the training may cost")
     limits.add_argument("--probability", metavar="P", help="with which both are to be kept; 0.8")
     limits.add_argument(
         "--price", action="append", metavar="[NAME=]X", help="of a GPU-hour of a system, or of all; repeatable"
@@ -107,29 +109,56 @@ def _value(text: str) -> Any:
         return text
 
 
-def _systems(arguments: argparse.Namespace, known: Iterable[str]) -> dict[str, Any]:
+def _named_systems(texts: Iterable[str]) -> dict[str, Any]:
+    """Return the systems of options, each with its GPUs; those of a system that is named again count as well.
+
+    Raises:
+        ConfigError: a system is named again with a range.
+    """
+    from predictor.training_plan.amounts import Range, as_range
+
+    chosen: dict[str, Any] = {}
+    for text in texts:
+        name, _, sizes = text.partition("=")
+        before, given = chosen.setdefault(name, {}).get("gpus"), _value(sizes) if sizes else None
+        if before is not None and given is not None:
+            try:
+                ranges = (as_range(before), as_range(given))
+            except ValueError as error:
+                raise ConfigError(f"--system {text}: {error}") from None
+            listed = [count for each in ranges if isinstance(each, Range) for count in each.listed]
+            if not all(isinstance(each, Range) and each.listed for each in ranges):
+                raise ConfigError(f"--system {text}: {name} has GPUs already; give it one range, or lists alone")
+            given = sorted(set(listed))
+        chosen[name] |= {} if given is None else {"gpus": given}
+    return chosen
+
+
+def _systems(arguments: argparse.Namespace, known: Iterable[str], base: Path) -> dict[str, Any]:
     """Return the systems that options name, or those of the file, with the prices of options.
 
     Raises:
         ConfigError: a price is of no system, or no number.
     """
-    named = dict(text.partition("=")[::2] for text in arguments.system or [])
-    chosen: dict[str, Any] = {name: {"gpus": _value(sizes)} if sizes else {} for name, sizes in named.items()}
+    from predictor.training_plan.question import same_system
+
+    chosen = _named_systems(arguments.system or [])
     among = list(chosen) or list(known)
     for text in arguments.price or []:
         name, of_one, price = text.rpartition("=")
         value = _value(price)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"--price {text}: expected a price of a GPU-hour, such as 2.5 or H100=2.5")
-        if of_one and name not in among:
+        own = same_system(name, among, base) if of_one else None
+        if of_one and own is None:
             hint = nearest(name, among) or f" It has {', '.join(among) or 'none'}."
             raise ConfigError(f"--price {text}: {name} is no system of the plan.{hint}")
-        for each in [name] if of_one else among:
+        for each in among if own is None else [own]:
             chosen.setdefault(each, {})["price_per_gpu_hour"] = float(value)
     return chosen
 
 
-def _content(arguments: argparse.Namespace) -> dict[str, Any]:
+def _content(arguments: argparse.Namespace, base: Path) -> dict[str, Any]:
     """Return the content of a plan's file, with what options say laid over it."""
     from predictor.training_plan.section import as_keys, choices, laid_over, read_plan
 
@@ -142,17 +171,17 @@ def _content(arguments: argparse.Namespace) -> dict[str, Any]:
     keys |= {name: True for name in SWITCHES if getattr(arguments, name)}
     keys |= {"precisions": arguments.precision} if arguments.precision else {}
     keys |= {"set": as_keys(arguments.changes)} if arguments.changes else {}
-    systems = _systems(arguments, choices(content))
+    systems = _systems(arguments, choices(content), base)
     if arguments.system:
         content = {key: value for key, value in content.items() if key != "systems"}
     return laid_over(content, keys | ({"systems": systems} if systems else {}))
 
 
 def _tell(done: int, of: int) -> None:
-    """Show on a terminal how many searches are done."""
+    """Show on a terminal how many searches are done; nothing once all are."""
     if sys.stderr is not None and sys.stderr.isatty():
-        end = "\r" if done < of - 1 else "\r\033[K"
-        sys.stderr.write(f"\r{done} of {of} searches, Ctrl-C for the best so far{end}")
+        said = f"{done} of {of} searches, Ctrl-C for the best so far" if done < of else ""
+        sys.stderr.write(f"\r\033[K{said}")
         sys.stderr.flush()
 
 
@@ -199,7 +228,7 @@ def answer(arguments: argparse.Namespace) -> str:
     _take_model(arguments)
     base = Path.cwd() if arguments.file is None else Path(arguments.file).resolve().parent
     where = "" if arguments.file is None else f"{arguments.file}: "
-    result = plan_of(_content(arguments), base, where, arguments.top, _tell)
+    result = plan_of(_content(arguments, base), base, where, arguments.top, _tell)
     _written(arguments, result)
     text = as_json(result.to_dict()) if arguments.json else result.text(width())
     return text if result.is_whole else Incomplete(text)

@@ -191,7 +191,9 @@ def _batch(question: SearchQuestion, content: dict[str, Any]) -> int:
     if samples is None:
         samples = _said_batch(content)
     if samples is None:
-        raise ConfigError("--global-batch-size is missing: how many samples does one step take?")
+        raise ConfigError(
+            "--global-batch-size is missing: how many samples does one step take? (or --global-batch-tokens)"
+        )
     return whole("--global-batch-size", samples, largest=LARGEST["global_batch_size"])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 from typing import Any, NamedTuple
 
 from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
@@ -92,6 +92,7 @@ class Space:
         zero_stages: those allowed.
         rules: of the framework that is to run it; None: of none.
         tensor_inside: tensor-parallel groups stay inside a node, or an NVLink domain that spans nodes.
+        first_batch: samples of the first steps, which replicas share out as well, of a batch that grows; else 0.
     """
 
     base: TrainingRun
@@ -105,6 +106,7 @@ class Space:
     zero_stages: tuple[ZeroStage, ...] = ZERO_ALONE
     rules: FrameworkRules | None = None
     tensor_inside: bool = False
+    first_batch: int = 0
 
     @property
     def model(self) -> Transformer:
@@ -121,9 +123,9 @@ class Space:
                     continue
                 rest = self.num_gpus // (tp * cp)
                 for pp in divisors(rest, self._most_stages(tp)):
-                    dp = rest // pp
-                    if self.global_batch_size % dp == 0 and self._stays_inside(Degrees(tp, cp, pp, dp, 1)):
-                        yield from self._with_experts(Degrees(tp, cp, pp, dp, 1))
+                    sizes = Degrees(tp, cp, pp, rest // pp, 1)
+                    if gcd(self.global_batch_size, self.first_batch) % sizes.data == 0 and self._stays_inside(sizes):
+                        yield from self._with_experts(sizes)
 
     @property
     def keeps_experts_whole(self) -> bool:
@@ -229,7 +231,8 @@ class Space:
     def batches(self, degrees: Degrees) -> list[tuple[int, int]]:
         """Return every (micro-batch size, number of micro-batches) of a replica's share of the global batch."""
         share = self.global_batch_size // degrees.data
-        return [(size, share // size) for size in divisors(share, self.max_micro_batch_size)]
+        divided = gcd(self.global_batch_size, self.first_batch) // degrees.data
+        return [(size, share // size) for size in divisors(divided, self.max_micro_batch_size)]
 
     def zeros(self, degrees: Degrees) -> list[ZeroStage]:
         """Return the ZeRO stages that make a difference."""

@@ -13,6 +13,8 @@ SPELLED = '64, [64, 128], "up to 1024" or "64 to 1024"'
 UP_TO = re.compile(r"(?:up\s*to|<=|\.\.)\s*([\d,_]+)", re.IGNORECASE)
 FROM_TO = re.compile(r"([\d,_]+)\s*(?:to|-|–|\.\.)\s*([\d,_]+)", re.IGNORECASE)
 LIST = re.compile(r"\d+(?:\s*,\s*\d+)*")
+# 1,024 may be a number or a list of two; a list with spaces, 64, 128, is one.
+AMBIGUOUS = re.compile(r"\d{1,3}(?:,\d{3})+")
 LARGEST_COUNT = 10_000_000
 
 
@@ -57,6 +59,9 @@ def as_range(value: object) -> object:
     if isinstance(value, list | tuple) and value and all(type(each) is int for each in value):
         return Range(tuple(sorted({_checked(each) for each in value})))
     text = str(value).strip()
+    if AMBIGUOUS.fullmatch(text):
+        listed = ", ".join(str(int(each)) for each in text.split(","))
+        raise ValueError(f"a number or a list? write {text.replace(',', '')}, or [{listed}]")
     if LIST.fullmatch(text):
         return Range(tuple(sorted({_number(each) for each in text.split(",")})))
     if (found := UP_TO.fullmatch(text)) is not None:

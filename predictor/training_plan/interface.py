@@ -73,7 +73,7 @@ class PlanResult:
     def configuration(self) -> dict[str, Any]:
         """Return the chosen plan's run as a configuration that ``predict`` takes, with its tokens and its price."""
         plan = self.chosen
-        budget = {"train_tokens": plan.job.tokens}
+        budget = {"train_tokens": plan.work.tokens}
         if plan.purchase.price_per_gpu_hour is not None:
             budget["price_per_gpu_hour"] = plan.purchase.price_per_gpu_hour
         return merged(configuration(plan.answer, plan.winner), {"budget": budget})
@@ -100,7 +100,7 @@ class PlanResult:
         """
         content, plan = self.configuration, self.chosen
         gpus = plan.case.num_gpus, plan.answer.space.base.layout.gpus_per_node
-        return writers().launch_job(content, validate(content), self._framework(), arguments, gpus, plan.job.steps)
+        return writers().launch_job(content, validate(content), self._framework(), arguments, gpus, plan.work.steps)
 
     def _framework(self) -> str:
         rules = self.chosen.answer.space.rules
@@ -169,5 +169,5 @@ def plan_of(content: dict[str, Any], base: Path, where: str, top: int, progress:
     question = plan_question(content, base, where)
     found = considered(question, progress)
     if not found.plans:
-        raise ConfigError(f"{where}no plan is possible: {' '.join(text.left_out_lines(found.left_out))}")
+        raise ConfigError(f"{where}{' '.join(text.left_out_lines(found.left_out))}")
     return PlanResult(outcome_of(question, found, whole("--top", top, largest=MOST_SHOWN)))

@@ -53,9 +53,19 @@ class Outcome:
         return any(plan is each for each in self.front)
 
     @property
+    def interrupted(self) -> str | None:
+        """Return that searches were left; None where none was."""
+        return None if self.considered.is_whole else "Interrupted: only the searches that had ended count."
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Return the caveats, a sentence each."""
-        said = [] if self.considered.is_whole else ["Interrupted: only the searches that had ended count."]
+        said = []
+        if self.chosen.price_per_hour is None and len(self.question.offers) > 1:
+            said.append(
+                "No prices are known, so that the plan of the fewest GPU-hours is chosen; GPU-hours of different "
+                "systems are not comparable: --price NAME=X."
+            )
         answer, job = self.chosen.answer, self.chosen.outlook.among.job
         rests_on = goodput_notes(goodput(job, answer.system.hardware, answer.budget, draws=0), answer.budget)
         taken = self.chosen.purchase.interruptions_per_node_day
@@ -64,7 +74,21 @@ class Outcome:
                 f"Spot instances are taken away {taken:g} times a node and day, beside its failures; each stops the "
                 "run, and another takes its place at once: no wait for capacity is counted."
             )
-        return (*said, *self.question.notes, *answer.notes, *rests_on)
+        return (*said, *self._unwritten(), *self.question.notes, *answer.notes, *rests_on)
+
+    def _unwritten(self) -> tuple[str, ...]:
+        """Return what files of the chosen run leave out, in a sentence; nothing where they have all."""
+        file, run = self.question.file, self.chosen.winner.prediction.run
+        missing = ["no evaluation"] if file.evaluation is not None else []
+        if file.ramp_up is not None:
+            increment = run.micro_batch_size * run.layout.data_parallel_size
+            samples = file.ramp_up.tokens / run.model.sequence_length
+            missing.append(
+                "no ramp-up of the batch, whose steps a job counts: add it, to Megatron-LM as --rampup-batch-size "
+                f"{file.ramp_up.from_batch_size} {increment} {samples:.0f}"
+            )
+        written = "A run that is written (--write, --write-arguments, --write-job) has "
+        return (f"{written}{', and '.join(missing)}.",) if missing else ()
 
 
 def outcome_of(question: PlanQuestion, considered: Considered, top: int) -> Outcome:

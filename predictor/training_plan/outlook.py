@@ -21,8 +21,8 @@ from predictor.core.reliability.simulate import simulate
 from predictor.core.reliability.wall_times import WallTimes
 from predictor.core.report.budget import equally_likely
 from predictor.core.schema.sections import BudgetSection
-from predictor.training_plan.job import Job
 from predictor.training_plan.question import Purchase
+from predictor.training_plan.work import Work
 
 LOW, HIGH = 0.05, 0.95  # ends of the 90 % interval
 
@@ -41,12 +41,12 @@ class Among:
 
 
 def among(
-    job: Job, num_gpus: int, system: System, budget: BudgetSection, purchase: Purchase, hours: list[float]
+    work: Work, num_gpus: int, system: System, budget: BudgetSection, purchase: Purchase, hours: list[float]
 ) -> Among:
     """Return what a training happens among: failures, spares, checkpoints, planned stops, and what spot takes away.
 
     Args:
-        job: without interruptions.
+        work: without interruptions.
         num_gpus: of the run.
         system: that it runs on.
         budget: rates and times that are known.
@@ -55,7 +55,7 @@ def among(
         hours: draws of its productive hours.
     """
     whole = reliability_job.Job(
-        num_gpus, system.gpus_per_node, hours, job.gpu_bytes, job.checkpoint_bytes, job.step.us / 1e6
+        num_gpus, system.gpus_per_node, hours, work.gpu_bytes, work.checkpoint_bytes, work.step.us / 1e6
     )
     found = reliability_of(budget, system, whole.num_nodes)
     if purchase.interruptions_per_node_day is not None:
@@ -82,13 +82,13 @@ class Outlook:
 
 
 def outlook(
-    job: Job, num_gpus: int, system: System, budget: BudgetSection, purchase: Purchase, draws: int, seed: int
+    work: Work, num_gpus: int, system: System, budget: BudgetSection, purchase: Purchase, draws: int, seed: int
 ) -> Outlook:
     """Draw a training's wall time."""
-    step = job.step
-    longer = job.hours / step.us
-    hours = equally_likely(job.hours, step.low_us * longer, step.high_us * longer, draws)
-    found = among(job, num_gpus, system, budget, purchase, hours)
+    step = work.step
+    longer = work.hours / step.us
+    hours = equally_likely(work.hours, step.low_us * longer, step.high_us * longer, draws)
+    found = among(work, num_gpus, system, budget, purchase, hours)
     return Outlook(_drawn(found, seed), found)
 
 

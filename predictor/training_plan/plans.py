@@ -10,12 +10,13 @@ from predictor.core.base.quantities import HOURS_PER_MONTH, span
 from predictor.layout_search.answer import SearchAnswer, Winner, search
 from predictor.layout_search.gpu_counts import least_hours
 from predictor.layout_search.question import SearchProblem
-from predictor.training_plan.job import Job, job_of
 from predictor.training_plan.outlook import HIGH, LOW, Outlook, outlook
 from predictor.training_plan.question import Case, PlanQuestion, Purchase, tokens_with_batch
+from predictor.training_plan.work import Work, work_of
 
 Progress = Callable[[int, int], None]
 LIKELY = 0.5
+NO_LAYOUT = "no layout fits"  # as the search says it, before numbers
 # Of every plan; those that may be chosen are drawn as often as is asked. Strata of the step's time leave a probability
 # known to a hundredth.
 FEW_DRAWS = 200
@@ -29,7 +30,7 @@ class TrainingPlan:
         case: what was searched.
         purchase: how the GPUs are paid for.
         answer: of the search; its first winner is the layout.
-        job: without interruptions.
+        work: without interruptions.
         outlook: draws of the wall time.
         price_per_hour: of all GPUs and of what is stored; None where no price is known.
         limit_hours: by which deadline and budget are both kept; None without either.
@@ -38,7 +39,7 @@ class TrainingPlan:
     case: Case
     purchase: Purchase
     answer: SearchAnswer
-    job: Job
+    work: Work
     outlook: Outlook
     price_per_hour: float | None
     limit_hours: float | None
@@ -58,6 +59,10 @@ class TrainingPlan:
         """Return the probability that the training ends, within deadline and budget where there are any."""
         return self.outlook.chance_within(self.limit_hours)
 
+    def chance(self, hours: float | None, price: float | None) -> float:
+        """Return the probability that the training ends, within so many hours and for such a price."""
+        return self.outlook.chance_within(limit_hours(hours, price, self.price_per_hour))
+
     def hours_at(self, probability: float) -> float:
         """Return the hours that are not exceeded with a probability."""
         return self.outlook.walls.quantile(probability)
@@ -75,7 +80,7 @@ class TrainingPlan:
         """Return the plan with so many draws of its wall time."""
         answer = self.answer
         hardware, num_gpus = answer.system.hardware, self.case.num_gpus
-        return replace(self, outlook=outlook(self.job, num_gpus, hardware, answer.budget, self.purchase, draws, seed))
+        return replace(self, outlook=outlook(self.work, num_gpus, hardware, answer.budget, self.purchase, draws, seed))
 
     @property
     def interval_hours(self) -> tuple[float, float]:
@@ -123,7 +128,7 @@ def considered(question: PlanQuestion, progress: Progress) -> Considered:
 
     Args:
         question: with its cases.
-        progress: is told how many cases are done, and of how many.
+        progress: is told how many searches are done, and of how many; at the end, however it comes, that all are.
 
     Raises:
         ConfigError: no case is possible; the message is that of the first.
@@ -135,17 +140,18 @@ def considered(question: PlanQuestion, progress: Progress) -> Considered:
     done = 0
     try:
         problems = _problems(question, cases, left_out, impossible)
-        smallest = min((_batch_tokens(problem) for _, problem in problems), default=0)
         for case, problem in problems:
-            progress(done, len(cases))
-            found = _only_dearer(question, case, plans) or _plans_of(question, case, problem, smallest)
+            progress(done, len(problems))
+            found = _only_dearer(question, case, plans) or _plans_of(question, case, problem)
             plans += [] if isinstance(found, LeftOut) else found
             left_out += [found] if isinstance(found, LeftOut) else []
             done += 1
-        plans += [] if plans else _nearest(question, problems, left_out, smallest)
+        plans += [] if plans else _nearest(question, problems, left_out)
     except KeyboardInterrupt:
         if not plans:
             raise
+    finally:
+        progress(len(cases), len(cases))
     if impossible and not plans and len(impossible) == len(cases):
         raise impossible[0]
     return Considered(tuple(plans), tuple(left_out), len(cases), done + len(impossible) == len(cases))
@@ -170,7 +176,7 @@ def _problems(
 
 
 def _plans_of(
-    question: PlanQuestion, case: Case, problem: SearchProblem, smallest: float, at_any_rate: bool = False
+    question: PlanQuestion, case: Case, problem: SearchProblem, at_any_rate: bool = False
 ) -> list[TrainingPlan] | LeftOut:
     """Return the plans of one case; why there are none where it misses deadline or budget at its peak, or nothing fits.
 
@@ -178,7 +184,6 @@ def _plans_of(
         question: with deadline and budget.
         case: that is searched.
         problem: of the search.
-        smallest: tokens of the smallest batch that may be chosen.
         at_any_rate: search it even where it misses them.
 
     Raises:
@@ -191,21 +196,39 @@ def _plans_of(
             "configuration"
         )
     file = question.file
-    tokens = tokens_with_batch(stated, _batch_tokens(problem), file.critical_batch_tokens, smallest)
+    tokens = tokens_with_batch(stated, _batch_tokens(problem), file.critical_batch_tokens)
+    if file.ramp_up is not None and file.ramp_up.tokens > tokens:
+        raise ConfigError(
+            f"ramp_up.tokens is {file.ramp_up.tokens:,.0f}, above the {tokens:,.0f} tokens of the training; give fewer"
+        )
     missed = _missed_at_peak(question, case, least_hours(problem, tokens))
     if missed is not None and not at_any_rate:
         return missed
+    ramp_up, batch = file.ramp_up, problem.space.global_batch_size
+    if ramp_up is not None and ramp_up.from_batch_size > batch:
+        reason = f"ramp_up.from_batch_size is {ramp_up.from_batch_size:,}, above the batch of {batch:,} samples"
+        return LeftOut(case, reason)
     try:
         answer = search(problem, top=1, best_only=True)
     except NoLayoutError as error:
-        return LeftOut(case, "no layout fits" if error.divides else "no layout divides model and batch")
+        return LeftOut(case, _without_layout(error, problem))
     winner = answer.winners[0]
-    job = job_of(winner, answer.system, tokens, file)
+    work = work_of(winner, answer.system, tokens, file)
     stored = 0.0
     if file.storage is not None:
-        gigabytes = job.checkpoint_bytes / 1e9 * file.storage.kept_checkpoints
+        gigabytes = work.checkpoint_bytes / 1e9 * file.storage.kept_checkpoints
         stored = gigabytes * file.storage.price_per_gb_month / HOURS_PER_MONTH
-    return list(_paid(question, case, answer, job, stored))
+    return list(_paid(question, case, answer, work, stored))
+
+
+def _without_layout(error: NoLayoutError, problem: SearchProblem) -> str:
+    """Return why a search has no layout, and what would have been needed."""
+    first = problem.space.first_batch
+    if error.divides:
+        return str(error).partition(" (")[0]
+    if not first:
+        return "no layout divides model and batch"
+    return f"no layout divides model, batch and ramp_up.from_batch_size, {first:,}, by micro-batch × data-parallel size"
 
 
 def _only_dearer(question: PlanQuestion, case: Case, plans: Sequence[TrainingPlan]) -> LeftOut | None:
@@ -234,13 +257,13 @@ def _cheapest(plans: Sequence[TrainingPlan], case: Case, most_gpus: int) -> Trai
 
 
 def _nearest(
-    question: PlanQuestion, problems: list[tuple[Case, SearchProblem]], left_out: list[LeftOut], smallest: float
+    question: PlanQuestion, problems: list[tuple[Case, SearchProblem]], left_out: list[LeftOut]
 ) -> list[TrainingPlan]:
     """Return the plans of the case that misses deadline or budget by the least; none where no layout of any fits."""
     searches = dict(problems)
     beyond = [(each.beyond, each.case) for each in left_out if each.beyond is not None]
     for _, case in sorted(beyond, key=lambda each: each[0]):
-        found = _plans_of(question, case, searches[case], smallest, at_any_rate=True)
+        found = _plans_of(question, case, searches[case], at_any_rate=True)
         if not isinstance(found, LeftOut):
             left_out[:] = [each for each in left_out if each.case != case]
             return found
@@ -266,29 +289,30 @@ def _missed_at_peak(question: PlanQuestion, case: Case, least: float) -> LeftOut
     return None
 
 
-def _paid(question: PlanQuestion, case: Case, answer: SearchAnswer, job: Job, stored: float) -> Iterator[TrainingPlan]:
+def _paid(
+    question: PlanQuestion, case: Case, answer: SearchAnswer, work: Work, stored: float
+) -> Iterator[TrainingPlan]:
     """Yield a case's plan for every way to pay for its GPUs."""
     hardware, file = answer.system.hardware, question.file
     for purchase in case.offer.purchases:
         price = purchase.price_per_gpu_hour
         draws = min(file.draws, FEW_DRAWS)
-        seen = outlook(job, case.num_gpus, hardware, answer.budget, purchase, draws, file.seed)
+        seen = outlook(work, case.num_gpus, hardware, answer.budget, purchase, draws, file.seed)
         spares = seen.among.reliability.spare_nodes * hardware.gpus_per_node if file.paid_spares else 0
         per_hour = None if price is None else price * (case.num_gpus + spares) + stored
         yield TrainingPlan(
             case=case,
             purchase=purchase,
             answer=answer,
-            job=job,
+            work=work,
             outlook=seen,
             price_per_hour=per_hour,
-            limit_hours=_limit_hours(question, per_hour),
+            limit_hours=limit_hours(question.calendar.hours, file.max_price, per_hour),
         )
 
 
-def _limit_hours(question: PlanQuestion, price_per_hour: float | None) -> float | None:
+def limit_hours(deadline: float | None, most: float | None, price_per_hour: float | None) -> float | None:
     """Return the hours by which deadline and budget are both kept; None without either."""
-    limits = [] if question.calendar.hours is None else [question.calendar.hours]
-    most = question.file.max_price
+    limits = [] if deadline is None else [deadline]
     limits += [most / price_per_hour] if most is not None and price_per_hour else []
     return min(limits, default=None)

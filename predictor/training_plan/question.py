@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import product, zip_longest
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import Any
 
 import yaml
 
-from predictor.core.base.errors import ConfigError, same_name
+from predictor.core.base.errors import ConfigError, PublishedError, same_name
 from predictor.core.plan.loading import gpus_per_node_of
 from predictor.core.schema.finding import find_system
+from predictor.core.schema.own_system import is_system_file
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.training_plan.amounts import Calendar, batch_sizes, gpu_counts, spelled
 from predictor.training_plan.prices import NO_PRICES, Price, PriceList, read_prices
@@ -113,7 +114,7 @@ class PlanQuestion:
         changes += [f"budget.{key}={_spelled(value)}" for key, value in self.file.budget.items()]
         if case.precision is not None:
             changes.append(f"training.gemm_recipe={'null' if recipe is None else recipe}")
-        return search_problem(
+        problem = search_problem(
             SearchQuestion(
                 model=_model(self.file.model, self.base),
                 num_gpus=case.num_gpus,
@@ -127,21 +128,26 @@ class PlanQuestion:
                 changes=tuple(changes),
             )
         )
+        if self.file.ramp_up is None:
+            return problem
+        # Megatron-LM, megatron/core/num_microbatches_calculator.py: every batch of a ramp-up has whole micro-batches on
+        # every replica.
+        return replace(problem, space=replace(problem.space, first_batch=self.file.ramp_up.from_batch_size))
 
 
-def tokens_with_batch(tokens: float, batch_tokens: float, critical: float | None, smallest: float) -> float:
-    """Return the tokens that a training with a batch needs to reach the loss of one with a small batch.
+def tokens_with_batch(tokens: float, batch_tokens: float, critical: float | None) -> float:
+    """Return the tokens that a training with a batch needs to reach the loss of one with the critical batch.
 
     E(B) ∝ 1 + B ÷ B_crit. Source: McCandlish et al. 2018, arXiv:1812.06162, section 2.3, where steps S and examples
-    E = B · S have (S ÷ S_min − 1) (E ÷ E_min − 1) = 1. The stated tokens are those of the smallest batch that may be
-    chosen, or of the critical one where that is smaller.
+    E = B · S have (S ÷ S_min − 1) (E ÷ E_min − 1) = 1. The stated tokens are those of the critical batch, and of any
+    below it.
 
-    >>> tokens_with_batch(1e12, 8e6, 4e6, 4e6), tokens_with_batch(1e12, 2e6, 4e6, 2e6)
+    >>> tokens_with_batch(1e12, 8e6, 4e6), tokens_with_batch(1e12, 2e6, 4e6)
     (1500000000000.0, 1000000000000.0)
     """
     if critical is None:
         return tokens
-    return tokens * (1.0 + batch_tokens / critical) / (1.0 + min(smallest, critical) / critical)
+    return tokens * (1.0 + max(batch_tokens / critical, 1.0)) / 2.0
 
 
 def _spelled(value: Any) -> str:
@@ -179,7 +185,7 @@ def _purchases(price: Price, name: str, file: PlanFile) -> tuple[Purchase, ...]:
     return tuple(found)
 
 
-def _calendar(file: PlanFile) -> Calendar:
+def calendar_of(file: PlanFile) -> Calendar:
     """Return the calendar of a plan.
 
     Raises:
@@ -207,25 +213,83 @@ def plan_question(content: dict[str, Any], base: Path, where: str = "") -> PlanQ
         ConfigError: a key or a value is not allowed, a system is not known, or a price list cannot be read.
     """
     file = validated(content, where)
-    calendar = _calendar(file)
-    named = {system: find_system(system, base) for system in file.systems}
-    names = {system: folder.name if own is None else str(own.name) for system, (own, folder) in named.items()}
-    nodes = {system: gpus_per_node_of(system, base) for system in file.systems}
-    prices = _price_list(file, base, {names[system]: count for system, count in nodes.items()})
+    calendar = calendar_of(file)
+    nodes = {published_name(system, base): gpus_per_node_of(system, base) for system in file.systems}
+    prices = NO_PRICES if file.prices is None else read_prices(base / file.prices, nodes, file.region)
+    question = PlanQuestion(file, base, _offers(file, base, prices), calendar, prices.notes)
+    if any(offer.purchases[0].price_per_gpu_hour is None or offer.purchases[0].is_spot for offer in question.offers):
+        question = replace(
+            question, offers=_offers(file, base, prices, Price(price_per_gpu_hour=_said_price(question)))
+        )
+    _check_prices(question)
+    return replace(question, notes=(*question.notes, *_unused(question)))
+
+
+def _offers(file: PlanFile, base: Path, prices: PriceList, otherwise: Price | None = None) -> tuple[Offer, ...]:
+    """Return the systems with their numbers of GPUs and ways to pay.
+
+    Args:
+        file: of the plan.
+        base: folder that its paths are relative to.
+        prices: of the list.
+        otherwise: of systems of which nobody says another.
+    """
     offers = []
     for system, choice in file.systems.items():
-        listed = same_name(system, prices.prices) or same_name(names[system], prices.prices)
+        name, node = published_name(system, base), gpus_per_node_of(system, base)
+        listed = same_system(system, prices.prices, base) or same_name(name, prices.prices)
         price = choice.over(prices.prices[listed] if listed is not None else None)
-        counts = gpu_counts(choice.gpus or file.gpus, nodes[system])
-        place = system if named[system][0] is None else str((base / system).resolve())
-        offers.append(Offer(place, names[system], nodes[system], counts, _purchases(price, names[system], file)))
-    question = PlanQuestion(file, base, tuple(offers), calendar, prices.notes)
-    _check_prices(question)
-    return question
+        counts = gpu_counts(choice.gpus or file.gpus, node)
+        place = str((base / system).resolve()) if is_system_file(system, base) else system
+        offers.append(Offer(place, name, node, counts, _purchases(price.over(otherwise), name, file)))
+    return tuple(offers)
 
 
-def _price_list(file: PlanFile, base: Path, nodes: dict[str, int]) -> PriceList:
-    return NO_PRICES if file.prices is None else read_prices(base / file.prices, nodes, file.region)
+def published_name(system: str, base: Path) -> str:
+    """Return the name of a published system, however it is spelled, or of the file of one's own.
+
+    Raises:
+        ConfigError: there is no such system.
+    """
+    own, folder = find_system(system, base)
+    return folder.name if own is None else str(own.name)
+
+
+def same_system(name: str, among: Iterable[str], base: Path) -> str | None:
+    """Return which of some names is that of the same system; None where none is."""
+    known = list(among)
+    spelled_alike = same_name(name, known)
+    if spelled_alike is not None:
+        return spelled_alike
+    meant = _published_or_none(name, base)
+    return None if meant is None else next((each for each in known if _published_or_none(each, base) == meant), None)
+
+
+def _published_or_none(name: str, base: Path) -> str | None:
+    try:
+        return published_name(name, base)
+    except ConfigError:
+        return None
+
+
+def _said_price(question: PlanQuestion) -> float | None:
+    """Return the price of a GPU-hour that ``budget`` of the plan, or of its model's configuration, says."""
+    for case in question.cases():
+        try:
+            return question.problem(case).budget.price_per_gpu_hour
+        except (ConfigError, PublishedError):  # a precision that this system lacks, for instance; told by the searches
+            continue
+    return None
+
+
+def _unused(question: PlanQuestion) -> tuple[str, ...]:
+    """Return what the plan's file says without effect, a sentence each."""
+    file, said = question.file, []
+    if "gpus" in file.model_fields_set and all(choice.gpus is not None for choice in file.systems.values()):
+        said.append("gpus has no effect: every system says its own.")
+    if file.spot and not any(purchase.is_spot for offer in question.offers for purchase in offer.purchases):
+        said.append("spot has no effect: no spot_price_per_gpu_hour of a system or of the price list is known.")
+    return tuple(said)
 
 
 def _check_prices(question: PlanQuestion) -> None:
@@ -234,11 +298,12 @@ def _check_prices(question: PlanQuestion) -> None:
     Raises:
         ConfigError: a system has none.
     """
-    without = [offer.name for offer in question.offers if offer.purchases[0].price_per_gpu_hour is None]
+    offers = zip(question.file.systems, question.offers, strict=True)
+    without = [named for named, offer in offers if offer.purchases[0].price_per_gpu_hour is None]
     have = len(without) < len(question.offers)
     if without and (question.file.max_price is not None or have):
-        names = " and ".join(without)
+        give = " ".join(f"--price {named}=2.5" for named in without)
         raise ConfigError(
-            f"{names} {'has' if len(without) == 1 else 'have'} no price, so that plans cannot be compared by it: give "
-            f"--price {without[0]}=2.5 of a GPU-hour, systems.{without[0]}.price_per_gpu_hour, or a list with prices"
+            f"{' and '.join(without)} {'has' if len(without) == 1 else 'have'} no price, so that plans cannot be "
+            f"compared by it: give {give} of a GPU-hour, systems.{without[0]}.price_per_gpu_hour, or a list with prices"
         )

@@ -218,7 +218,9 @@ def validated(content: dict[str, Any], where: str) -> PlanFile:
     Raises:
         ConfigError: a key is unknown or missing, or a value is not allowed.
     """
-    unknown = next((key for key in content.get("budget") or {} if key not in BudgetSection.model_fields), None)
+    budget = content.get("budget")
+    keys = map(str, budget) if isinstance(budget, dict) else ()  # whatever else it is, the validation says so
+    unknown = next((key for key in keys if key not in BudgetSection.model_fields), None)
     if unknown is not None:
         known = list(BudgetSection.model_fields)
         raise ConfigError(

@@ -119,7 +119,7 @@ class StepPrediction:
         """Return the sentences that stand directly below the time: what speaks against it."""
         from predictor.core.report.text import headline  # only when needed, for a fast start
 
-        return tuple(headline(self.prediction, self.loaded))
+        return tuple(headline(self.prediction, self.loaded.system))
 
     @property
     def budget(self) -> Bill:

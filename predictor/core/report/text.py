@@ -174,12 +174,12 @@ def above_published(prediction: Prediction, system: PublishedSystem) -> str | No
     return f"{note} Other systems of this GPU: {', '.join(others)}; compare --system NAME." if others else note
 
 
-def headline(prediction: Prediction, loaded: Loaded) -> list[str]:
+def headline(prediction: Prediction, system: PublishedSystem) -> list[str]:
     """Return the sentences that stand directly below the time of a step: its conditions, what speaks against it."""
     said = [
         conditions_note(prediction),
         not_modelled_note(prediction),
-        above_published(prediction, loaded.system),
+        above_published(prediction, system),
     ]
     return [sentence for sentence in said if sentence is not None]
 
@@ -295,7 +295,7 @@ def render(prediction: Prediction, loaded: Loaded, width: int = 100) -> str:
     titled = {name: f"{name.ljust(len(TITLE))}{text}" for name, text in header_rows(prediction, loaded).items()}
     doubtful = fullest_verdict(prediction, loaded.system) in (MemoryVerdict.MAY_NOT_FIT, MemoryVerdict.DOES_NOT_FIT)
     first = [titled.pop("Memory"), ""] if doubtful else []
-    indented = [" " * len(TITLE) + sentence for sentence in headline(prediction, loaded)]
+    indented = [" " * len(TITLE) + sentence for sentence in headline(prediction, loaded.system)]
     first += [titled.pop("Step time"), *indented, *([] if doubtful else [""])]
     header = wrapped([*first, *titled.values()], width, len(TITLE))
     return "\n".join([*header, *table, *wrapped(below, width, 6)])

@@ -32,7 +32,7 @@ class HighestMfu(BaseModel):
         min_length=1, description="of the products; those that run at one rate together"
     )
     rows: int = Field(gt=0, description="published runs")
-    experts: bool = Field(description="they are of mixtures of experts, which reach less than dense models")
+    experts: bool = Field(description="they are of mixtures of experts, which reach another MFU than dense models")
     mfu: float = Field(gt=0, lt=1, description="of the highest of them")
     framework: Framework = Field(description="of that run, as the next two")
     num_gpus: int = Field(gt=0)
@@ -62,15 +62,10 @@ def published_mfus() -> tuple[HighestMfu, ...]:
 
 
 def highest_of(prediction: Prediction) -> HighestMfu | None:
-    """Return the highest published MFU of a prediction's GPU, precision and kind; None where no run is published.
-
-    Experts reach less than dense models: of a dense model runs of both kinds count, of experts those with experts where
-    there are any.
-    """
+    """Return the highest published MFU of a prediction's GPU, precision and kind; None where no run is published."""
     precision, experts = product_precision(prediction.run), prediction.run.model.experts is not None
-    alike = [row for row in published_mfus() if row.gpu == prediction.gpu and precision in row.precisions]
-    own_kind = [row for row in alike if row.experts] if experts else []
-    return max(own_kind or alike, key=lambda row: row.mfu, default=None)
+    alike = (row for row in published_mfus() if row.gpu == prediction.gpu and row.experts == experts)
+    return max((row for row in alike if precision in row.precisions), key=lambda row: row.mfu, default=None)
 
 
 def mfu_note(prediction: Prediction) -> str | None:

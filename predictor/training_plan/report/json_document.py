@@ -42,8 +42,8 @@ def _row(outcome: Outcome, plan: TrainingPlan) -> dict[str, Any]:
         "high_us": step.high_us,
         "mfu": plan.winner.prediction.mfu,
         "memory_gib": plan.winner.ranked.memory_bytes / GIB,
-        "tokens": plan.job.tokens,
-        "steps": plan.job.steps,
+        "tokens": plan.work.tokens,
+        "steps": plan.work.steps,
         "hours": _finite(plan.hours),
         "low_hours": _finite(low),
         "high_hours": _finite(high),
@@ -60,11 +60,9 @@ def _row(outcome: Outcome, plan: TrainingPlan) -> dict[str, Any]:
 def _chosen(outcome: Outcome) -> dict[str, Any]:
     """Return the chosen plan with the distribution of its date and price."""
     plan, question = outcome.chosen, outcome.question
-    walls, hours, job = plan.outlook.walls, question.calendar.hours, plan.job
+    walls, hours, work = plan.outlook.walls, question.calendar.hours, plan.work
     price = question.file.max_price
-    in_budget = None
-    if price is not None and plan.price_per_hour:
-        in_budget = plan.outlook.chance_within(price / plan.price_per_hour)
+    in_budget = plan.chance(None, price) if price is not None and plan.price_per_hour else None
     return {
         **_row(outcome, plan),
         "probability_in_time": None if hours is None else plan.outlook.chance_within(hours),
@@ -79,10 +77,10 @@ def _chosen(outcome: Outcome) -> dict[str, Any]:
             for quantile in QUANTILES
         ],
         "work": {
-            "step_hours": job.step_hours,
-            "ramp_up_hours": job.ramp_up_hours,
-            "evaluation_hours": job.evaluation_hours,
-            "checkpoint_gb": job.checkpoint_bytes / 1e9,
+            "step_hours": work.step_hours,
+            "ramp_up_hours": work.ramp_up_hours,
+            "evaluation_hours": work.evaluation_hours,
+            "checkpoint_gb": work.checkpoint_bytes / 1e9,
         },
         "goodput": walls.goodput(0.5),
         "shares": {str(cause): share for cause, share in walls.shares().items()} if walls.goodput(0.5) else {},
@@ -126,5 +124,10 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "chosen": _chosen(outcome),
         "plans": [_row(outcome, plan) for plan in outcome.considered.plans],
         "left_out": [_left_out(case) for case in outcome.considered.left_out],
-        "notes": [*trust(outcome), *above_elsewhere(outcome), *outcome.notes],
+        "notes": [
+            *([outcome.interrupted] if outcome.interrupted else []),
+            *trust(outcome),
+            *above_elsewhere(outcome),
+            *outcome.notes,
+        ],
     }

@@ -57,6 +57,19 @@ def test_options_count_before_the_file(file: Path, capsys: Capture) -> None:
     assert {(plan["system"], plan["precision"]) for plan in other["plans"]} == {("B200", "bf16"), ("B200", "fp8")}
 
 
+def test_a_price_is_of_a_system_however_it_is_spelled(file: Path, capsys: Capture) -> None:
+    for system, price in (("A100", "A100_SXM=3"), ("A100_SXM", "A100=3"), ("a100-sxm", "A100=3")):
+        plans = answer([str(file), "--system", f"{system}=8", "--price", price], capsys)["plans"]
+        assert [(plan["system"], plan["price_per_gpu_hour"]) for plan in plans] == [("A100_SXM", 3.0)]
+
+
+def test_a_system_that_is_named_again_has_all_its_gpus(file: Path, capsys: Capture) -> None:
+    words = [str(file), "--price", "2", "--system", "H100=8", "--system", "H100=16,32"]
+    assert {plan["num_gpus"] for plan in answer(words, capsys)["plans"]} == {8, 16, 32}
+    said = told(["plan", str(file), "--system", "H100=8", "--system", "H100=up to 64"], capsys, 2)
+    assert "--system H100=up to 64: H100 has GPUs already; give it one range, or lists alone" in said
+
+
 def test_the_json_has_a_distribution_and_no_number_that_json_lacks(file: Path, capsys: Capture) -> None:
     chosen = answer([str(file), "--deadline", "2027-06-01", "--max-price", "1e6"], capsys)["chosen"]
     quantiles = [each["hours"] for each in chosen["distribution"]]
@@ -87,6 +100,8 @@ def test_the_chosen_plan_is_written_as_arguments_and_as_a_job(file: Path, tmp_pa
         ([], "model is missing; a preset"),
         (["--model", "llama3-8b"], "systems is missing; name one with its GPUs: --system H100"),
         (["FILE", "--price", "H200=2"], "H200 is no system of the plan. Did you mean H100?"),
+        (["FILE", "--gpus", "1,024"], "write 1024, or [1, 24]"),
+        (["FILE", "--budget", "5"], "has no option --budget"),
         (["FILE", "--price", "free"], "expected a price of a GPU-hour"),
         (["FILE", "--deadline", "2020-01-01"], "before the start"),
         (["FILE", "--probability", "80"], "expected a probability between 0 and 1"),

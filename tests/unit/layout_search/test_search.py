@@ -232,7 +232,7 @@ def test_near_duplicates_name_keys_that_only_one_of_them_has(answer: SearchAnswe
     for own, near, differs in ((plan, grouped, 2), (grouped, plan, None)):
         ranked = winner.ranked._replace(plan=own)
         doubled = replace(winner, ranked=ranked, near_duplicates=(ranked._replace(plan=near),))
-        (twin,) = to_json(replace(answer, winners=(doubled, *others)))["layouts"][0]["twins"]
+        (twin,) = to_json(replace(answer, winners=[doubled, *others]))["layouts"][0]["twins"]
         assert twin["layout"] == {"zero_group_size": differs}
 
 

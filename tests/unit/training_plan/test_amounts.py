@@ -14,7 +14,9 @@ from predictor.training_plan.amounts import Calendar, Range, as_range, batch_siz
     [
         (64, (64,)),
         ([128, 64, 64], (64, 128)),
-        ("64,128", (64, 128)),
+        ("64,96", (64, 96)),
+        ("64, 128", (64, 128)),
+        ("64,128,1024", (64, 128, 1024)),
         ("up to 32", (8, 16, 24, 32)),
         ("UP TO 1,024", (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)),
         ("64-100", (64, 96)),
@@ -31,6 +33,19 @@ def test_gpus_are_listed_or_whole_nodes_of_a_range(written: object, counts: tupl
 @pytest.mark.parametrize("written", [0, -8, True, "some", "", [], [1.5], "128-64", "up to 0", {"from": 8}, 10**9])
 def test_what_is_no_number_of_gpus_is_refused(written: object) -> None:
     with pytest.raises(ValueError, match=r"expected|between|above"):
+        as_range(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "way_out"),
+    [
+        ("1,024", r"write 1024, or \[1, 24\]"),
+        ("512,768", r"write 512768, or \[512, 768\]"),
+        ("1,048,576", r"write 1048576, or \[1, 48, 576\]"),
+    ],
+)
+def test_a_number_with_commas_that_may_be_a_list_is_refused(written: str, way_out: str) -> None:
+    with pytest.raises(ValueError, match=way_out):
         as_range(written)
 
 

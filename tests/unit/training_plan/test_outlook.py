@@ -9,9 +9,9 @@ import pytest
 
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.schema.sections import BudgetSection
-from predictor.training_plan.job import Job, ramp_up_steps
 from predictor.training_plan.outlook import Outlook, contributions, outlook
 from predictor.training_plan.question import Purchase
+from predictor.training_plan.work import Work, ramp_up_steps
 from tests.unit.training_plan.tiny import tiny
 
 HARDWARE = tiny().chosen.answer.system.hardware
@@ -20,13 +20,13 @@ ON_DEMAND = Purchase(2.0)
 QUIET = BudgetSection(mtbf_per_gpu_hours=1e12, planned_stops_per_month=0, checkpoint_seconds=1e-6)
 
 
-def job(low: float, high: float, hours: float = 1000.0) -> Job:
+def work(low: float, high: float, hours: float = 1000.0) -> Work:
     step = Cost(1e6, low * 1e6, high * 1e6, Source.ANALYTIC)
-    return Job(1e12, 1000, step, hours, 0.0, 0.0, 1e10, 1e12)
+    return Work(1e12, 1000, step, hours, 0.0, 0.0, 1e10, 1e12)
 
 
 def seen(budget: BudgetSection, low: float = 0.8, high: float = 1.5, purchase: Purchase = ON_DEMAND) -> Outlook:
-    return outlook(job(low, high), 512, HARDWARE, budget, purchase, 2000, seed=0)
+    return outlook(work(low, high), 512, HARDWARE, budget, purchase, 2000, seed=0)
 
 
 def test_without_interruptions_the_wall_time_is_the_step_s() -> None:

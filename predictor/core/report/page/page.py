@@ -97,7 +97,7 @@ def _headline(prediction: Prediction, loaded: Loaded) -> str:
     if loaded.budget.train_tokens is not None:
         tokens = f"{loaded.budget.train_tokens:.3g} tokens"
         whole = f"<p>{tokens} take {escape(span(bill.hours))}, {bill.gpu_hours:,.0f} GPU-hours.</p>"
-    against = "".join(f"<p><strong>{escape(sentence)}</strong></p>" for sentence in headline(prediction, loaded))
+    against = "".join(f"<p><strong>{escape(sentence)}</strong></p>" for sentence in headline(prediction, loaded.system))
     meanings = _meanings(source_shares(prediction, loaded.system))
     shares = f"<p>Sources: {escape(sources_text(prediction, loaded.system))} ({escape(meanings)}).</p>"
     said = (

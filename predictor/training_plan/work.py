@@ -13,20 +13,20 @@ from predictor.core.step.prediction import predict
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.transformer_memory import checkpoint_bytes
 from predictor.layout_search.answer import Winner
-from predictor.training_plan.section import Evaluation, PlanFile, RampUp
+from predictor.training_plan.section import Evaluation, PlanFile
 
 US_PER_HOUR = 3.6e9
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Work:
     """A training without interruptions; all its hours are as long as the step is, so that they err together.
 
     Attributes:
         tokens: trained.
-        steps: with the whole batch.
+        steps: with those of smaller batches at the beginning.
         step: of the whole batch, with what is not modelled.
-        step_hours: of all steps.
+        step_hours: of steps of the whole batch alone.
         ramp_up_hours: that smaller batches at the beginning add.
         evaluation_hours: of evaluation.
         gpu_bytes: of weights and optimizer on one GPU.
@@ -48,18 +48,21 @@ class Job:
         return self.step_hours + self.ramp_up_hours + self.evaluation_hours
 
 
-def job_of(winner: Winner, system: PublishedSystem, tokens: float, file: PlanFile) -> Job:
+def work_of(winner: Winner, system: PublishedSystem, tokens: float, file: PlanFile) -> Work:
     """Return the work of a training in a layout."""
     prediction = winner.prediction
     run, step = prediction.run, prediction.step
-    steps = ceil(tokens / run.tokens_per_step)
     ramp_up, evaluation = file.ramp_up, file.evaluation
-    return Job(
+    samples = 0.0 if ramp_up is None else ramp_up.tokens / run.model.sequence_length
+    further = 0.0 if ramp_up is None else ramp_up_steps(ramp_up.from_batch_size, run.global_batch_size, samples)
+    whole = ceil(tokens / run.tokens_per_step)
+    steps = whole + ceil(further)
+    return Work(
         tokens=tokens,
         steps=steps,
         step=step,
-        step_hours=steps * step.us / US_PER_HOUR,
-        ramp_up_hours=0.0 if ramp_up is None else _ramp_up_hours(run, system, step, ramp_up, tokens),
+        step_hours=whole * step.us / US_PER_HOUR,
+        ramp_up_hours=further * _fixed_us(run, system, step) / US_PER_HOUR if further else 0.0,
         evaluation_hours=0.0 if evaluation is None else _evaluation_hours(run, winner.parts, step, evaluation, steps),
         gpu_bytes=max(memory.weights + memory.optimizer for memory in step_memory(prediction.tasks)),
         checkpoint_bytes=checkpoint_bytes(run),
@@ -80,8 +83,8 @@ def ramp_up_steps(first: float, whole: float, samples: float) -> float:
     return samples * log(whole / first) / (whole - first) - samples / whole
 
 
-def _ramp_up_hours(run: TrainingRun, system: PublishedSystem, step: Cost, ramp_up: RampUp, tokens: float) -> float:
-    """Return the hours that a ramp-up adds: of its further steps what does not shrink with their micro-batches.
+def _fixed_us(run: TrainingRun, system: PublishedSystem, step: Cost) -> float:
+    """Return what of a step does not shrink with its micro-batches: that is what further steps add.
 
     A step is a fixed part and one for every micro-batch; half the micro-batches tell both. Where there are too few to
     halve, smaller batches are as slow as the whole one.
@@ -92,8 +95,7 @@ def _ramp_up_hours(run: TrainingRun, system: PublishedSystem, step: Cost, ramp_u
     if half:
         halved = predict(replace(run, num_micro_batches=half), system).step.us
         fixed = max(step.us - (step.us - halved) / (run.num_micro_batches - half) * run.num_micro_batches, 0.0)
-    samples = min(ramp_up.tokens, tokens) / run.model.sequence_length
-    return ramp_up_steps(ramp_up.from_batch_size, run.global_batch_size, samples) * fixed / US_PER_HOUR
+    return fixed
 
 
 def _evaluation_hours(run: TrainingRun, parts: StageParts, step: Cost, evaluation: Evaluation, steps: int) -> float:
