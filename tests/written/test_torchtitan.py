@@ -8,6 +8,7 @@ import pytest
 
 from predictor.core.plan.loading import prepare
 from predictor.core.step.prediction import predict
+from predictor.core.timeline.schedules import SCHEDULES
 from predictor.formats.writers import WRITERS, written
 from tests.written.judges import accepted, verdicts
 from tests.written.questions import RUNS, layouts
@@ -33,7 +34,8 @@ def test_sixty_questions_are_accepted_and_read_back_to_the_same_step(series: str
         step = predict(loaded.run, loaded.system).step.us
         assert predict(again.run, again.system).step.us == pytest.approx(step, rel=1e-9), layout.name
         chunks, run = loaded.run.chunk_layers, loaded.run
-        in_order = [chunks[stage][chunk] for chunk in range(len(chunks[0])) for stage in range(len(chunks))]
+        holders = [SCHEDULES[run.schedule].holder(at, len(chunks)) for at in range(len(chunks) * len(chunks[0]))]
+        in_order = [chunks[stage][chunk] for stage, chunk in holders]
         cases.append(
             {
                 "file": str(file),
