@@ -66,7 +66,7 @@ class Outcome:
                 "No prices are known, so that the plan of the fewest GPU-hours is chosen; GPU-hours of different "
                 "systems are not comparable: --price NAME=X."
             )
-        answer, job = self.chosen.answer, self.chosen.outlook.among.job
+        answer, job = self.chosen.answer, self.chosen.outlook.simulation.job
         rests_on = goodput_notes(goodput(job, answer.system.hardware, answer.budget, draws=0), answer.budget)
         taken = self.chosen.purchase.interruptions_per_node_day
         if taken is not None:

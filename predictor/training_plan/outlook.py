@@ -6,6 +6,7 @@ evaluation err with it. Draws are stratified: each takes its own stratum of the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf, isinf
@@ -28,8 +29,8 @@ LOW, HIGH = 0.05, 0.95  # ends of the 90 % interval
 
 
 @dataclass(frozen=True, slots=True)
-class Among:
-    """What a training happens among.
+class Simulation:
+    """What a training is simulated with.
 
     Attributes:
         job: as the room of reliability knows it; its hours are drawn.
@@ -40,10 +41,10 @@ class Among:
     checkpointing: Checkpointing
 
 
-def among(
+def simulation_of(
     work: Work, num_gpus: int, system: System, budget: BudgetSection, purchase: Purchase, hours: list[float]
-) -> Among:
-    """Return what a training happens among: failures, spares, checkpoints, planned stops, and what spot takes away.
+) -> Simulation:
+    """Return what a training is simulated with: failures, spares, checkpoints, planned stops, and what spot takes away.
 
     Args:
         work: without interruptions.
@@ -61,7 +62,7 @@ def among(
     if purchase.interruptions_per_node_day is not None:
         taken = purchase.interruptions_per_node_day / HOURS_PER_DAY / system.gpus_per_node
         found = replace(found, taken_per_gpu_hour=taken)
-    return Among(whole, found, checkpointing_of(whole, found, budget, system))
+    return Simulation(whole, found, checkpointing_of(whole, found, budget, system))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +71,15 @@ class Outlook:
 
     Attributes:
         walls: draws.
-        among: what they were drawn of.
+        simulation: what they were drawn of.
     """
 
     walls: WallTimes
-    among: Among
+    simulation: Simulation
 
     def chance_within(self, hours: float | None) -> float:
         """Return the probability that the training ends within so many hours; 1 without a limit, if it ends."""
-        return self.walls.chance_within(1e300 if hours is None else hours)
+        return self.walls.chance_within(sys.float_info.max if hours is None else hours)
 
 
 def outlook(
@@ -86,37 +87,37 @@ def outlook(
 ) -> Outlook:
     """Draw a training's wall time."""
     step = work.step
-    longer = work.hours / step.us
-    hours = equally_likely(work.hours, step.low_us * longer, step.high_us * longer, draws)
-    found = among(work, num_gpus, system, budget, purchase, hours)
+    hours_per_us = work.hours / step.us
+    hours = equally_likely(work.hours, step.low_us * hours_per_us, step.high_us * hours_per_us, draws)
+    found = simulation_of(work, num_gpus, system, budget, purchase, hours)
     return Outlook(_drawn(found, seed), found)
 
 
-def _drawn(found: Among, seed: int) -> WallTimes:
+def _drawn(found: Simulation, seed: int) -> WallTimes:
     return simulate(found.job, found.reliability, found.checkpointing, seed, len(_hours(found)))
 
 
-def _steady(found: Among) -> Among:
+def _steady(found: Simulation) -> Simulation:
     return replace(found, job=replace(found.job, productive_hours=[found.job.hours] * len(_hours(found))))
 
 
-def _hours(found: Among) -> list[float]:
+def _hours(found: Simulation) -> list[float]:
     hours = found.job.productive_hours
     return [hours] if isinstance(hours, int | float) else list(hours)
 
 
-def _of_reliability(**values: object) -> Callable[[Among], Among]:
+def _of_reliability(**values: object) -> Callable[[Simulation], Simulation]:
     return lambda found: replace(found, reliability=replace(found.reliability, **values))  # type: ignore[arg-type]
 
 
-def _of_known_rate(found: Among) -> Among:
+def _of_known_rate(found: Simulation) -> Simulation:
     reliability = found.reliability
     known = replace(reliability, failures=replace(reliability.failures, spread=KNOWN), monthly_scatter=0.0)
     return replace(found, reliability=known)
 
 
 # What a cause is called, and the same training without its uncertainty.
-FROZEN: dict[str, Callable[[Among], Among]] = {
+FROZEN: dict[str, Callable[[Simulation], Simulation]] = {
     "the step's time": _steady,
     "how often this cluster fails": _of_known_rate,
     "how long a stop takes": _of_reliability(stop_spread=KNOWN, stop_variation=0.0),
@@ -137,6 +138,6 @@ def contributions(outlook: Outlook, seed: int) -> dict[str, float]:
         return {}
     found = {}
     for name, freeze in FROZEN.items():
-        rest = [draw.hours for draw in _drawn(freeze(outlook.among), seed).draws]
+        rest = [draw.hours for draw in _drawn(freeze(outlook.simulation), seed).draws]
         found[name] = max(1.0 - pvariance(rest) / variance, 0.0)
     return dict(sorted(found.items(), key=lambda each: -each[1]))

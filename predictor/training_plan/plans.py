@@ -298,7 +298,7 @@ def _paid(
         price = purchase.price_per_gpu_hour
         draws = min(file.draws, FEW_DRAWS)
         seen = outlook(work, case.num_gpus, hardware, answer.budget, purchase, draws, file.seed)
-        spares = seen.among.reliability.spare_nodes * hardware.gpus_per_node if file.paid_spares else 0
+        spares = seen.simulation.reliability.spare_nodes * hardware.gpus_per_node if file.paid_spares else 0
         per_hour = None if price is None else price * (case.num_gpus + spares) + stored
         yield TrainingPlan(
             case=case,

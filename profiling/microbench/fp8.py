@@ -122,7 +122,7 @@ def product(a: Operand, b: Operand, fast_accumulation: bool = False) -> Tensor:
     """Return a @ bᵀ in bf16.
 
     Raises:
-        RuntimeError: this torch, its cuBLAS or the GPU does not have the product; NotImplementedError is one.
+        RuntimeError: this torch, its cuBLAS or the GPU does not have the product; torch's own subclasses included.
         ValueError: the same, on a CPU.
     """
     import torch

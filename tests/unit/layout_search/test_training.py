@@ -79,12 +79,13 @@ def test_a_training_has_the_hours_and_the_price_of_its_prediction() -> None:
 
 
 def test_hours_and_price_are_those_of_a_calculation_by_hand() -> None:
-    layout = search("llama3-8b", 64, **TRAINED, price=2.0, top=1).layouts[0]
+    rare = {"budget.mtbf_per_gpu_hours": 5e6, "budget.planned_stops_per_month": 0}
+    layout = search("llama3-8b", 64, **TRAINED, price=2.0, top=1, changes=rare).layouts[0]
     assert layout.training is not None
     steps = math.ceil(TRAINED["train_tokens"] / (TRAINED["global_batch_size"] * 8192))
     hours = steps * layout.step.us / 3.6e9
     assert layout.training.steps == steps
-    assert hours < layout.training.hours == pytest.approx(hours, rel=3e-2)  # failures and checkpoints
+    assert hours < layout.training.hours == pytest.approx(hours, rel=5e-3)  # failures and checkpoints
     assert layout.training.goodput == pytest.approx(hours / layout.training.hours)
     assert layout.training.price == pytest.approx(layout.training.hours * 64 * 2.0)
 

@@ -54,9 +54,9 @@ def test_spot_instances_fail_as_often_as_they_are_taken_away() -> None:
     spot = seen(known, purchase=Purchase(1.0, interruptions_per_node_day=0.24))
     plain = seen(known)
     # 64 nodes, 0.01 of them an hour, beside 512 GPUs of 1e5 hours each.
-    rate = 1.0 / spot.among.reliability.mtbf_hours(512)
+    rate = 1.0 / spot.simulation.reliability.mtbf_hours(512)
     assert rate == pytest.approx(64 * 0.01 + 512 / 1e5)
-    assert spot.among.reliability.failures == plain.among.reliability.failures
+    assert spot.simulation.reliability.failures == plain.simulation.reliability.failures
     # Their rate is known: it scatters by chance, and by the failures' months hardly.
     counts = [draw.interruptions / draw.hours for draw in spot.walls.draws]
     assert pstdev(counts) < 0.12 * fmean(counts)
@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_draws() -> None:
 
 def test_the_spares_that_are_paid_for_are_those_that_are_waited_with() -> None:
     found = seen(BudgetSection())
-    told = BudgetSection(spare_nodes=found.among.reliability.spare_nodes)
+    told = BudgetSection(spare_nodes=found.simulation.reliability.spare_nodes)
     assert seen(told).walls == found.walls
     assert seen(BudgetSection(spare_nodes=0)).walls.quantile(0.5) > found.walls.quantile(0.5)
 
