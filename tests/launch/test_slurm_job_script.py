@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model_training_framework.slurm import JobStatus, JobSubmissionError, Outlook
 from model_training_framework.slurm.claims import claim_script
-from model_training_framework.slurm.job_values import Place, command, launch, options, seconds_text, time_limit, values
+from model_training_framework.slurm.job_values import Place, command, options, seconds_text, time_limit, values
 from model_training_framework.slurm.records import preemptions
 from model_training_framework.slurm.template import header, read_template, render
 from tests.launch.fake_slurm import experiment
@@ -174,7 +174,7 @@ def test_options(tmp_path: Path) -> None:
         "--partition=gpu", "--account=a", "--qos=q", "--constraint=a100|h100", "--no-requeue", "--exclusive",
         "--mail-type END",
     ]  # fmt: skip
-    assert "--cpus-per-task=8" in launch(found, Place(tmp_path / "one", tmp_path))
+    assert "--cpus-per-task=8" in str(values(found, Place(tmp_path / "one", tmp_path), None, None)["launch"])
 
 
 @pytest.mark.parametrize("word", ["--array=0-3", "-a", "--wrap=x", "--dependency=afterok:1", "--output=x", "-Jx"])

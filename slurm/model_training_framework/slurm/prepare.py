@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,7 +128,7 @@ def write(job: Job) -> None:
     put(job.folder / "job.sbatch", job.script)
 
 
-def earlier(names: Sequence[str], output_dir: Path, patience: Patience, is_dry: bool = False) -> dict[str, Earlier]:
+def earlier(names: Collection[str], output_dir: Path, patience: Patience, is_dry: bool = False) -> dict[str, Earlier]:
     """Return what earlier calls did with experiments; those never submitted are absent.
 
     Args:

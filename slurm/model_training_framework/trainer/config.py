@@ -148,7 +148,7 @@ class GenericTrainerConfig:
             "max_steps": training.max_steps,
             "gradient_accumulation_steps": training.gradient_accumulation_steps,
             "max_grad_norm": training.max_grad_norm,
-            "devices": slurm.ntasks_per_node if slurm else "auto",
+            "devices": config.processes_per_node if slurm else "auto",
             "num_nodes": slurm.nodes if slurm else 1,
             "precision": PRECISIONS[training.precision],
             "strategy": "fsdp" if training.zero_stage else "auto",
