@@ -194,6 +194,9 @@ class PreemptionConfig(Section):
     grace_period_seconds: Positive = Field(
         default=60.0, description="seconds between the signal and the end of the job"
     )
+    rank_timeout_seconds: Positive = Field(
+        default=300.0, description="longest that a rank may stand still before the run ends, to be resumed"
+    )
     max_preemptions: Amount = Field(default=3, description="requeues after which the job stays down")
 
 

@@ -1,7 +1,7 @@
 """Start of an experiment's processes: shell code for srun, torchrun, mpirun, or a command that starts its own.
 
 Whichever starts them, the job script learns the same: ``.started`` once one runs, ``.done.CLAIM.RANK`` of each task
-that ended with 0, and the exit status 75 of a command that saved and is to be resumed.
+that ended with 0, ``.saved.CLAIM.RANK`` of each that ended with 75, to be resumed.
 """
 
 from __future__ import annotations
@@ -80,9 +80,17 @@ def launch(experiment: ExperimentConfig, folder: Path, project: Path, command: s
 
 def _task(folder: Path, command: str, exports: list[str], rank: str) -> str:
     """Return the shell code of one task, whose rank is in an environment variable, as one word."""
-    mark = shlex.quote(str(folder / ".done.")) + f'"${{claim_number:-0}}.${{{rank}:-0}}"'
+    mark = shlex.quote(str(folder)) + f'/."$mark.${{claim_number:-0}}.${{{rank}:-0}}"'
     lines = [TRAP, f": >{shlex.quote(str(folder / '.started'))}", *exports]
-    lines += ["(", TRAP, command, ")", "status=$?", f'[ "$status" -ne 0 ] || : >{mark}', 'exit "$status"']
+    lines += [
+        "(",
+        TRAP,
+        command,
+        ")",
+        "status=$?",
+        "case $status in 0) mark=done ;; 75) mark=saved ;; *) mark= ;; esac",
+    ]
+    lines += [f'[ -z "$mark" ] || : >{mark}', 'exit "$status"']
     return f"bash -c {shlex.quote(chr(10).join(lines))}"
 
 
