@@ -61,13 +61,39 @@ def seconds_text(seconds: float) -> str:
     return (f"{days}-" if days else "") + f"{rest // 60:02}:{rest % 60:02}:00"
 
 
-def time_limit(experiment: ExperimentConfig, outlook: Outlook, is_here: bool = False) -> str | None:
+def further_starts(experiment: ExperimentConfig, outlook: Outlook, longest_s: float | None) -> int:
+    """Return how often a job must go on from its checkpoint, since its partition ends jobs before it can be done.
+
+    Args:
+        experiment: only a ``slurm.time_limit`` of ``auto`` is spread over several starts.
+        outlook: upper bound of the run's predicted duration.
+        longest_s: time limit of the partition; None: none.
+
+    Raises:
+        JobSubmissionError: it must, and ``slurm.requeue`` is false, or the limit is within the grace period.
+    """
+    slurm, grace_s = experiment.slurm or SLURMConfig(), experiment.preemption.grace_period_seconds
+    if slurm.time_limit != AUTO or outlook.time_limit_s is None or longest_s is None:
+        return 0
+    if outlook.time_limit_s + grace_s <= longest_s:
+        return 0
+    needed = f"it needs {seconds_text(outlook.time_limit_s + grace_s)} and its partition ends jobs after "
+    if longest_s <= grace_s or not slurm.requeue:
+        way_out = "take another partition" if slurm.requeue else "set slurm.requeue to true, or take another partition"
+        raise JobSubmissionError(f"{needed}{seconds_text(longest_s)}; {way_out}")
+    return math.ceil(outlook.time_limit_s / (longest_s - grace_s)) - 1
+
+
+def time_limit(
+    experiment: ExperimentConfig, outlook: Outlook, is_here: bool = False, longest_s: float | None = None
+) -> str | None:
     """Return the time limit of a job as sbatch --time takes it; None leaves it to the partition.
 
     Args:
         experiment: its ``slurm.time_limit`` may be ``auto``.
         outlook: upper bound of the run's predicted duration, or why there is none.
         is_here: it runs on this machine, where nothing ends it.
+        longest_s: time limit of the partition, beyond which ``auto`` does not go; None: none.
 
     Raises:
         JobSubmissionError: ``auto`` without a prediction, or a limit that leaves no time before the signal.
@@ -76,7 +102,7 @@ def time_limit(experiment: ExperimentConfig, outlook: Outlook, is_here: bool = F
     limit = slurm.time_limit
     if limit == AUTO:
         if outlook.time_limit_s is not None:
-            return seconds_text(outlook.time_limit_s + grace_s)
+            return seconds_text(min(outlook.time_limit_s + grace_s, longest_s or math.inf))
         if is_here:
             return UNLIMITED[0]
         raise JobSubmissionError(
@@ -202,7 +228,9 @@ def local_script(experiment: ExperimentConfig, place: Place) -> str:
     return launch_here(experiment, place.folder, before, command(experiment, place))
 
 
-def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit: str | None) -> dict[str, str | None]:
+def values(
+    experiment: ExperimentConfig, place: Place, limit: str | None, commit: str | None, starts: int = 0
+) -> dict[str, str | None]:
     """Return what every placeholder of a template stands for, quoted; None where the configuration says nothing.
 
     Args:
@@ -210,6 +238,7 @@ def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit
         place: where the job runs and writes.
         limit: its time limit, as sbatch takes it.
         commit: that the project folder is checked out at.
+        starts: how often it must go on beyond its time limit, beside the preemptions that it may have.
     """
     slurm = experiment.slurm or SLURMConfig()
     plain: dict[str, object | None] = {
@@ -233,7 +262,7 @@ def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit
         "constraint": slurm.constraint,
         "container": slurm.container,
         "requeue": int(slurm.requeue),
-        "max_preemptions": experiment.preemption.max_preemptions,
+        "max_preemptions": experiment.preemption.max_preemptions + starts,
         "grace_period_seconds": math.ceil(experiment.preemption.grace_period_seconds),
     }
     found: dict[str, str | None] = {

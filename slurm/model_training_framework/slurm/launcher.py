@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from model_training_framework.config import ExecutionMode, ExperimentConfig
+from model_training_framework.config.fields import AUTO
 from model_training_framework.slurm.commands import PATIENCE_S, Patience, ask
 from model_training_framework.slurm.delivery import (
     Outcome,
@@ -24,7 +25,7 @@ from model_training_framework.slurm.errors import GitOperationError, JobSubmissi
 from model_training_framework.slurm.git_manager import GitManager
 from model_training_framework.slurm.local import cancel_local, is_local
 from model_training_framework.slurm.prepare import Earlier, Source, check_same, earlier, prepare
-from model_training_framework.slurm.queue import setting, show_job
+from model_training_framework.slurm.queue import longest_job_s, setting, show_job
 from model_training_framework.slurm.records import RECORD, exit_status, read_record
 from model_training_framework.slurm.results import BatchSubmissionResult, FailedSubmission, Outlook, Submission
 from model_training_framework.slurm.states import JobStatus
@@ -333,6 +334,7 @@ class SLURMLauncher:
         outcome: Outcome = dict(refused_names(experiments))
         jobs: list[Job] = []
         source: Source | None = None
+        longest: dict[str | None, float | None] = {}
         for experiment in experiments:
             name = experiment.experiment_name
             if name in outcome:
@@ -350,10 +352,20 @@ class SLURMLauncher:
                 if outlook.refusal and not force and not is_here:
                     raise JobSubmissionError(f"{outlook.refusal}; force=True (--force) submits it all the same")
                 source = source or self._source(mode is ExecutionMode.DRY_RUN)
-                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook, is_here))
+                longest_s = self._longest_s(experiment, longest) if mode is ExecutionMode.SLURM else None
+                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook, is_here, longest_s))
             except JobSubmissionError as error:
                 outcome[name] = FailedSubmission(name, str(error))
         return jobs, outcome
+
+    def _longest_s(self, experiment: ExperimentConfig, known: dict[str | None, float | None]) -> float | None:
+        """Return the time limit of an experiment's partition, where its own is to be the predicted one."""
+        slurm = experiment.slurm
+        if slurm is None or slurm.time_limit != AUTO:
+            return None
+        if slurm.partition not in known:
+            known[slurm.partition] = longest_job_s(slurm.partition, self.patience)
+        return known[slurm.partition]
 
     def _requests(
         self, jobs: Sequence[Job], limit: int | None, before: Mapping[str, Earlier], is_dry: bool

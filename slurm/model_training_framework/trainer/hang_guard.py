@@ -78,7 +78,7 @@ class HangGuard:
         self._count = 0
         self._last = (time.monotonic(), "start")
         self._passed = self._pauses = 0
-        self._has_stepped = False
+        self._has_stepped = self._has_failed = False
         self._signal: tuple[signal.Signals, float] | None = None
         self._pipe: tuple[int, int] | None = None
         self._fd_before = -1
@@ -119,6 +119,7 @@ class HangGuard:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Stop the thread."""
+        self._has_failed = kind is not None and not issubclass(kind, SystemExit)
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -138,7 +139,9 @@ class HangGuard:
 
     def _watch(self) -> None:
         pause_s = min(LONGEST_PAUSE_S, self._timeout_s / LOOKS, self._grace_s / LOOKS)
-        while not self._ended.is_set():
+        # Once more after an error, which may be of a rank that has ended itself here and told why.
+        while not self._ended.is_set() or self._has_failed:
+            self._has_failed = False
             self._note_signals(pause_s)
             if self._signal is not None and not self._pauses:
                 name, at = self._signal
@@ -231,6 +234,7 @@ class HangGuard:
 
 def _line(stack: traceback.StackSummary) -> str:
     """Return the innermost line outside installed packages, or the innermost one."""
-    own = [entry for entry in stack if "site-packages" not in entry.filename]
-    entry = (own or stack or [None])[-1]
-    return f"{Path(entry.filename).name}:{entry.lineno} ({entry.name})" if entry is not None else "an unknown line"
+    if not stack:
+        return "an unknown line"
+    entry = next((entry for entry in reversed(stack) if "site-packages" not in entry.filename), stack[-1])
+    return f"{Path(entry.filename).name}:{entry.lineno} ({entry.name})"
