@@ -70,7 +70,7 @@ class Footprints:
 
     def least_bytes(self, plan: Plan) -> float:
         """Return what the fullest GPU of a candidate needs at least: states alone, the same for many candidates."""
-        key = (plan.sharing, plan.chunks)
+        key = plan.sharing, self._pipelines.held(plan)
         known = self._least.get(key)
         if known is None:
             states = max(self._stage_states(plan, self._pipelines.of(plan)))
@@ -154,7 +154,7 @@ class Footprints:
 
     def _stage_states(self, plan: Plan, stages: Pipeline) -> list[float]:
         """Return bytes of states and gradient buffers of every distinct stage."""
-        key = (plan.sharing, plan.chunks)
+        key = plan.sharing, self._pipelines.held(plan)
         known = self._states.get(key)
         if known is None:
             run = self._pipelines.run(plan)

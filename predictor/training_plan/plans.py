@@ -209,7 +209,7 @@ def _plans_of(
         reason = f"ramp_up.from_batch_size is {ramp_up.from_batch_size:,}, above the batch of {batch:,} samples"
         return LeftOut(case, reason)
     try:
-        answer = search(problem, top=1, best_only=True)
+        answer = search(problem, top=1, best_only=True, parts=question.parts)
     except NoLayoutError as error:
         return LeftOut(case, _without_layout(error, problem))
     winner = answer.winners[0]
