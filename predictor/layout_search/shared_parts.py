@@ -24,14 +24,17 @@ class SharedParts:
         """Return what times and sizes a space's candidates; floors are those of a system with a faster slowest GPU."""
         alike = replace(space, num_gpus=1, global_batch_size=1, max_context_parallel=1, max_micro_batch_size=1)
         alike = replace(alike, max_tensor_parallel=1, first_batch=0)
-        known = self._sized.get(alike)
-        if known is None:
+        if alike not in self._sized:
             pipelines = Pipelines(alike)
-            known = self._sized[alike] = pipelines, Footprints(alike, pipelines)
+            self._sized[alike] = pipelines, Footprints(alike, pipelines)
+        pipelines, footprints = self._sized[alike]
         key = alike, str(system.folder), system.precision
         first = self._timers.get(key)
-        if first is not None and first.system.hardware is system.hardware:
-            if slowdown(first.system) <= slowdown(system):
-                return Timer(alike, system, known[0], first), known[1]
-        self._timers[key] = timer = Timer(alike, system, known[0])
-        return timer, known[1]
+        if first is not None and not (
+            first.system.hardware is system.hardware and slowdown(first.system) <= slowdown(system)
+        ):
+            first = None
+        timer = Timer(alike, system, pipelines, first)
+        if first is None:
+            self._timers[key] = timer
+        return timer, footprints
