@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.workload.frameworks import FSDP2
-from predictor.formats.hub_models import last_part, preset_of
+from predictor.formats.hub_models import known_model, last_part
 from predictor.formats.shell.words import is_unknown, shown
 
 # A module of transformers' models by the linear layer of ours, in the order of ours.
@@ -40,7 +40,7 @@ USUAL = ("q", "k", "v", "attention_output", "gate", "up", "ffn_down")  # of a de
 
 
 def hub_section(name: Any, key: str, where: str, unsaid: dict[str, str], notes: list[str]) -> dict[str, Any]:
-    """Return the section ``model`` of a model by its name; without a preset its config.json has to say it.
+    """Return the section ``model`` of a model by its name; where it is not known, its config.json has to say it.
 
     Args:
         name: as the file has it.
@@ -49,10 +49,11 @@ def hub_section(name: Any, key: str, where: str, unsaid: dict[str, str], notes: 
         unsaid: what the file leaves open.
         notes: notes so far.
     """
-    chosen = preset_of(name) if isinstance(name, str) and not is_unknown(last_part(name)) else None
-    if chosen is not None:
-        notes.append(f"{where}: {key} is {name}, with the sizes of the preset {chosen}")
-        return {"preset": chosen}
+    known = known_model(name) if isinstance(name, str) and not is_unknown(last_part(name)) else None
+    if known is not None:
+        notes += [f"{where}: {key} is {name}, with the sizes of {known.source}", *known.notes]
+        unsaid |= known.unsaid
+        return dict(known.section)
     named = f"{key} is {shown(str(name))}, which has no preset" if name else f"{key} names no model"
     unsaid["model.num_layers"] = (
         f"{where}: {named}; take the model's config.json in front of this file (from: [config.json, {where}]), or"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.schema.presets import preset
+from predictor.formats.hub_models import shape_of
 from predictor.formats.python_source.values import Record, Unknown
 
 TARGETS = {
@@ -106,7 +106,7 @@ def fine_tuning(fields: dict[str, Any], model: dict[str, Any], where: str, notes
 
 def present(targets: list[str], model: dict[str, Any]) -> list[str]:
     """Return the targets that a model has, as Megatron-Bridge and PEFT pass over others; all where it is not known."""
-    shape = preset(model["preset"]) | model if "preset" in model else model
+    shape = shape_of(model)
     if "num_layers" not in shape:
         return targets
     types = set(shape.get("layer_types") or ["full_attention"])
