@@ -27,6 +27,7 @@ OF_TRAINING = {"optimizer": "optim", "model": "model_name_or_path", "model_path"
 OF_TRAINING |= dict.fromkeys(("is_peft", "is_lora", "enable_lora", "lora_enabled", "peft_enabled"), "use_peft")
 LENGTHS = ("max_seq_length", "max_seq_len", "max_length", "cutoff_len", "block_size")  # of data sections as well
 OF_ADAPTERS = {"r": "lora_r", "rank": "lora_r", "dropout": "lora_dropout", "alpha": "lora_alpha", "bias": "lora_bias"}
+OF_ADAPTERS |= {"use_gradient_checkpointing": "gradient_checkpointing"}  # as Unsloth's get_peft_model has it
 OF_ADAPTERS |= {"enabled": "use_peft", "enable": "use_peft", "use_lora": "use_peft"}
 KINDS = ("method", "kind", "type", "peft_type", "name")
 OF_OPTIMIZER = {"name": "optim", "type": "optim", "optimizer": "optim"}
