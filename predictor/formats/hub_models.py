@@ -95,12 +95,10 @@ def known_model(name: str | None) -> Known | None:
     >>> known_model("TinyLlama/TinyLlama-1.1B-Chat-v1.0").section["num_layers"]
     22
     """
-    for spelled in _spelled(last_part(name or "").lower()):
-        if spelled in preset_names():
-            return Known({"preset": spelled}, f"the preset {spelled}")
-        if (row := _rows().get(spelled)) is not None:
-            return _of_row(row)
-    return None
+    found = _found(name)
+    if found in preset_names():
+        return Known({"preset": found}, f"the preset {found}")
+    return _of_row(_rows()[found]) if found else None
 
 
 def preset_of(name: str | None) -> str | None:
@@ -109,8 +107,19 @@ def preset_of(name: str | None) -> str | None:
     >>> preset_of("meta-llama/Meta-Llama-3-8B")
     'llama3-8b'
     """
-    found = next((s for s in _spelled(last_part(name or "").lower()) if s in preset_names() or s in _rows()), None)
+    found = _found(name)
     return found if found in preset_names() else None
+
+
+def is_known(name: str | None) -> bool:
+    """Return whether the sizes of a model are known by its name."""
+    return bool(_found(name))
+
+
+def _found(name: str | None) -> str:
+    """Return the preset that a name means, or the name that its row has; empty: neither."""
+    spelled = _spelled(last_part(name or "").lower())
+    return next((ours for ours in spelled if ours in preset_names() or ours in _rows()), "")
 
 
 def shape_of(model: dict[str, Any]) -> dict[str, Any]:

@@ -150,7 +150,7 @@ def _read(command: Command, where: str, launch: Launch, documents: list[str], pr
 def _objective(command: Command) -> str | None:
     """Return the objective of TRL's and ms-swift's subcommands, and of programs named as TRL's examples are.
 
-    >>> [_objective(Command([], name, [])) for name in ("trl dpo", "scripts/dpo.py", "src.dpo.run_dpo", "dpo_online.py")]
+    >>> [_objective(Command([], name, [])) for name in ("trl dpo", "examples/dpo.py", "src.run_dpo", "dpo_online.py")]
     ['dpo', 'dpo', 'dpo', None]
     """
     name = Path(command.program).name.removesuffix(".py").rpartition(".")[2]
