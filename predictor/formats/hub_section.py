@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.workload.frameworks import FSDP2
-from predictor.formats.hub_models import known_model, last_part
+from predictor.formats.hub_models import known_model, last_part, shape_of
 from predictor.formats.shell.words import is_unknown, shown
 
 # A module of transformers' models by the linear layer of ours, in the order of ours.
@@ -37,6 +37,11 @@ LINEARS = TARGETS | {
     "linear_fc2": "ffn_down",
 }
 USUAL = ("q", "k", "v", "attention_output", "gate", "up", "ffn_down")  # of a decoder, where all have adapters
+
+OF_PLAIN_ATTENTION = frozenset({"qkv", "q", "k", "v"})
+OF_LATENT_ATTENTION = frozenset({"q_down", "q_up", "kv_down", "kv_up"})
+OF_RECURRENCES = frozenset({"in_projection", "out_projection"})
+RECURRENCES = frozenset({"mamba2", "gated_delta", "recurrence"})
 
 
 def hub_section(name: Any, key: str, where: str, unsaid: dict[str, str], notes: list[str]) -> dict[str, Any]:
@@ -82,6 +87,20 @@ def lora(rank: Any, patterns: Any, all_linear: bool, where: str, dropout: Any = 
             targets = [target for target in targets if target in USUAL]  # a wildcard means those that a model has
     own = {"dropout": float(dropout)} if isinstance(dropout, int | float) and dropout > 0 else {}
     return {"lora": {"rank": rank, "targets": targets, **own}}
+
+
+def present(targets: list[str], model: dict[str, Any]) -> list[str]:
+    """Return the targets that a model has, as Megatron-Bridge and PEFT pass over others; all where it is not known."""
+    shape = shape_of(model)
+    if "num_layers" not in shape:
+        return targets
+    types = set(shape.get("layer_types") or ["full_attention"])
+    latent = shape.get("latent_attention")
+    absent = set(OF_PLAIN_ATTENTION if latent or not types - RECURRENCES - {"none"} else ())
+    absent |= set() if latent else OF_LATENT_ATTENTION
+    absent |= {"q_down"} if latent and not latent.get("q_lora_rank") else set()
+    absent |= set() if types & RECURRENCES or shape.get("mamba2_beside_attention") else OF_RECURRENCES
+    return [target for target in targets if target not in absent]
 
 
 def with_output(targets: set[str], names: list[Any]) -> set[str]:

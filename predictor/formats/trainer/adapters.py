@@ -16,9 +16,8 @@ from predictor.core.transforms.lora import EVERY_PART
 from predictor.core.workload.software import Framework
 from predictor.formats.fields import Fields
 from predictor.formats.hub_models import shape_of
-from predictor.formats.hub_section import MODULES, TARGETS, with_output
+from predictor.formats.hub_section import MODULES, TARGETS, present, with_output
 from predictor.formats.known_keys import known_keys, rest
-from predictor.formats.megatron_bridge.tuning import present
 from predictor.formats.source import load_json
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.models import model_of
