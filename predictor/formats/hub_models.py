@@ -123,8 +123,9 @@ def _found(name: str | None) -> str:
 
 
 def shape_of(model: dict[str, Any]) -> dict[str, Any]:
-    """Return a section ``model`` with the keys of the preset that it names."""
-    return {**preset(model["preset"]), **model} if "preset" in model else model
+    """Return a section ``model`` with the keys of the preset that it names in place of its name."""
+    own = {key: value for key, value in model.items() if key != "preset"}
+    return {**preset(model["preset"]), **own} if "preset" in model else model
 
 
 def last_part(name: str) -> str:

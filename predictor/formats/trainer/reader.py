@@ -116,7 +116,7 @@ def from_arguments(
     _of_scripts(values)
     if values.get("gradient_checkpointing") == ITS_OWN:
         launch.notes += [f"{where}: {note}" for note in with_kernels(values, "gradient_checkpointing")]
-        values.setdefault("bf16", not values.get("fp16"))  # its trainers take the model's 16 bits where none are named
+        values["bf16"] = not values.get("fp16")  # its trainers take the model's 16 bits where none are named
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), dialect)
     return read_run(arguments, launch, FORMAT, problems, objective)
 

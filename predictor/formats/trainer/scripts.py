@@ -36,7 +36,7 @@ TRAINER_COMMAND = re.compile(
 )
 NAMING = re.compile(r"--model_name_or_path\b")  # of a Trainer, unless other arguments tell another tool
 STARTS = ("--per_device_train_batch_size", "--per-device-train-batch-size")
-COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf", "swift", "megatron")
+COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf", "swift", "megatron", "autoalign-cli")
 SUBCOMMANDS = ("train", "sft", "pt", "launch", "rlhf", "dpo", "grpo", "kto", "reward", "rm")
 STAND_IN = "\u2400"  # of the mark of an unknown expansion, which YAML refuses
 ONLY_UNKNOWN = re.compile(

@@ -24,7 +24,7 @@ ACCUMULATIONS = (
 GENERATING = re.compile(r"grpo|ppo|rloo|rlhf|rlvr|\brl\b|gkd|distil")
 MODEL = re.compile(r"(?:base_?)?model\w*")
 ADAPTERS = re.compile(r"q?lora\w*|peft\w*|adapters?")
-OTHERS = re.compile(r"quanti\w*|bnb\w*|bitsandbytes\w*|precision|optimi[sz]er|optim")
+OTHERS = re.compile(r"quant\w*|bnb\w*|bitsandbytes\w*|precision|optimi[sz]er|optim")
 # Names at the end, by kind of section.
 OF_MODEL = dict.fromkeys(
     ("name", "id", "path", "model", "hf_id", "model_path", "name_or_path", "base_model_name_or_path", "base"),
@@ -38,15 +38,19 @@ LENGTHS = ("max_seq_length", "max_seq_len", "max_length", "cutoff_len", "block_s
 OF_ADAPTERS = {"r": "lora_r", "rank": "lora_r", "dropout": "lora_dropout", "alpha": "lora_alpha", "bias": "lora_bias"}
 OF_ADAPTERS |= {"use_gradient_checkpointing": "gradient_checkpointing"}  # as Unsloth's get_peft_model has it
 OF_ADAPTERS |= {"enabled": "use_peft", "enable": "use_peft", "use_lora": "use_peft"}
+METHODS = ("method", "algorithm", "objective", "stage", "rl", "trainer_type")
 KINDS = ("method", "kind", "type", "peft_type", "name")
 OF_QUANTIZATION = {"quant_type": "bnb_4bit_quant_type", "compute_dtype": "bnb_4bit_compute_dtype"}
 OF_QUANTIZATION |= dict.fromkeys(("double_quant", "use_double_quant"), "bnb_4bit_use_double_quant")
 SAY_PRECISION = {"bf16", "fp16", "tf32", "torch_dtype", "dtype", "mixed_precision", "precision"}
+SHORT = {"bf16": "bf16", "bfloat16": "bf16", "fp16": "fp16", "float16": "fp16"}
 BITS = re.compile(r"(?:int|nf|fp)?([48])-?(?:bits?)?")
 OF_OPTIMIZER = {"name": "optim", "type": "optim", "optimizer": "optim"}
+TRAINING = re.compile(r"train\w*|sft|align\w*|dpo")  # beside a batch that stands outside
+OF_DATA = re.compile(r"data|tokeni[sz]|model|sequence|sft|dpo|align")
 # Sections of what runs beside a training, or before it.
 OF_NO_STEP = re.compile(
-    r"data|tokeni[sz]er|eval|reward|vllm|sampl|generat|infer|log|track|wandb|experiment|env|hub|export|merge"
+    r"data|tokeni[sz]er|cost|deploy|mlflow|monitor|eval|reward|vllm|sampl|generat|infer|log|track|wandb|experiment|env|hub|export|merge"
 )
 DEEPEST = 4  # sections in sections
 
@@ -76,13 +80,15 @@ def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], s
     if (other := next((part for part in training if GENERATING.search(part.lower())), None)) is not None:
         raise ConfigError(f"{where}: the training stands under {other}, which generates text; that is not modelled")
     objective = next((known for part in training if (known := named(part.lower())) is not None), None)
+    objective = objective or _objective(content, where)
     values: dict[str, Any] = {}
     left: list[str] = []
     for path, section in _sections(content):
         name = path[-1] if path else ""
         scalars = {key: value for key, value in section.items() if not isinstance(value, Mapping) and value is not None}
         if path == training[: len(path)]:
-            values |= {OF_TRAINING.get(key, key): value for key, value in scalars.items()}
+            own = OF_TRAINING | (OF_ADAPTERS if ADAPTERS.fullmatch(name) else {})
+            values |= {own.get(key, key): value for key, value in scalars.items()}
         elif MODEL.fullmatch(name):
             values |= {OF_MODEL.get(key, key): value for key, value in scalars.items()}
         elif ADAPTERS.fullmatch(name):
@@ -92,8 +98,10 @@ def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], s
             is_quantization = not of_section
             found = _quantized(scalars, where) if is_quantization else scalars
             values |= {of_section.get(key, key): value for key, value in found.items()}
-        elif length := next(((key, scalars[key]) for key in LENGTHS if key in scalars), None):
-            values.setdefault(*length)
+        elif not training and TRAINING.fullmatch(name):
+            values |= {OF_TRAINING.get(key, key): value for key, value in scalars.items()}
+        elif OF_DATA.match(name) and (length := next((key for key in LENGTHS if key in scalars), None)):
+            values.setdefault(length, scalars[length])
         elif costly := next((key for key, value in scalars.items() if _may_cost(path, key, value)), None):
             raise ConfigError(
                 f"{where}: {'.'.join((*path, costly))} is {scalars[costly]!r}, in a section that is not read; write it "
@@ -120,6 +128,18 @@ def _adapters(name: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
     return {"use_peft": True} | ({"load_in_4bit": True} if kind == "qlora" else {}) | values
 
 
+def _objective(content: Mapping[str, Any], where: str) -> str | None:
+    """Return the objective that a key of a file names as the method of its training.
+
+    Raises:
+        ConfigError: it generates text while it trains.
+    """
+    said = [str(section[key]).lower() for _, section in _sections(content) for key in METHODS if key in section]
+    if (other := next((word for word in said if GENERATING.fullmatch(word)), None)) is not None:
+        raise ConfigError(f"{where}: the training is {other}, which generates text; that is not modelled")
+    return next((known for word in said if (known := named(word)) is not None), None)
+
+
 def _settled(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Return arguments without those that others overrule, and with what a method's name says."""
     if isinstance(bits := values.pop("quantization", None), str | int):
@@ -132,6 +152,9 @@ def _settled(values: dict[str, Any], where: str) -> dict[str, Any]:
         values = {
             key: value for key, value in values.items() if not key.startswith("lora_") and key != "target_modules"
         }
+    if (said := SHORT.get(str(values.get("precision")).lower())) is not None:
+        del values["precision"]
+        values[said] = True
     if not SAY_PRECISION & values.keys() and "bnb_4bit_compute_dtype" in values:  # what its GEMMs run in
         values["fp16" if "16" in (said := str(values["bnb_4bit_compute_dtype"])) and "b" not in said else "bf16"] = True
     return values
