@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from predictor.watch.events import ALLOCATOR_RETRIES, BACKWARD, COMMUNICATION, DATA, FORWARD, OPTIMIZER
+from predictor.watch.events import (
+    ALLOCATOR_RETRIES,
+    BACKWARD,
+    CHECKPOINT,
+    COMMUNICATION,
+    DATA,
+    EVALUATION,
+    FORWARD,
+    OPTIMIZER,
+)
 
 GIB = float(2**30)
 # Meanings beside the fields of Step.
@@ -20,6 +29,7 @@ TOKENS_PER_SECOND = "tokens_per_second"
 MEMORY_SHARE = "memory_share"
 SKIPPED = "skipped"
 AT = "at"
+RANK = "rank"
 PART = "part:"
 COUNTER = "counter:"
 
@@ -39,7 +49,7 @@ def _named(name: str, factor: float, *spellings: str) -> Iterator[tuple[str, Mea
 NAMES: Mapping[str, Meaning] = {
     spelling: meaning
     for group in (
-        _named(NUMBER, 1, "global_step", "trainer/global_step", "number", "current_steps", "_step"),
+        _named(NUMBER, 1, "global_step", "trainer/global_step", "number", "current_steps", "time/batch"),
         _named(TARGET, 1, "total_steps", "max_steps"),
         _named("seconds", 1e-3, "elapsed time per iteration (ms)", "elapsed_time_per_iteration_ms", "step_time_ms"),
         _named("seconds", 1, "elapsed time per iteration (s)", "train_step_timing in s", "iteration-time"),
@@ -50,7 +60,9 @@ NAMES: Mapping[str, Meaning] = {
         _named(PER_SECOND, 1, "throughput/device/batches_per_second", "steps_per_sec"),
         _named(TRAIN_SECONDS, 1, "wall_clock/train"),
         _named(TRAIN_SECONDS, 3600, "time/train"),
-        _named("loss", 1, "loss", "lm loss", "lm_loss", "train/loss", "train_loss", "train_loss_step", "train/loss_step"),
+        _named(
+            "loss", 1, "loss", "lm loss", "lm_loss", "train/loss", "train_loss", "train_loss_step", "train/loss_step"
+        ),
         _named("loss", 1, "reduced_train_loss", "loss/train/total", "train/CE loss", "train/CrossEntropyLoss"),
         _named("loss", 1, "loss_metrics/global_avg_loss", "train/lm_loss", "train/lm loss", "training/loss"),
         _named("samples", 1, "global batch size", "global_batch_size", "batch-size", "samples", "batch_size"),
@@ -62,7 +74,9 @@ NAMES: Mapping[str, Meaning] = {
         _named(CONSUMED_TOKENS, 1, "throughput/total_tokens", "num_input_tokens_seen", "train/num_input_tokens_seen"),
         _named(TOKENS_PER_SECOND, 1, "tokens_per_sec", "throughput/tokens_per_sec", "train/tokens_per_second"),
         _named("sequence_length", 1, "actual seqlen", "sequence_length", "curriculum_seqlen"),
-        _named("flops_per_second", 1e12, "throughput per GPU (TFLOP/s/GPU)", "TFLOPs", "model_tflops_per_gpu", "tflops"),
+        _named(
+            "flops_per_second", 1e12, "throughput per GPU (TFLOP/s/GPU)", "TFLOPs", "model_tflops_per_gpu", "tflops"
+        ),
         _named("flops_per_second", 1e12, "throughput/tflops/device", "TFLOPS_per_GPU", "approx flops per GPU"),
         _named("flops_per_second", 1, "runtime/flops_per_sec_per_gpu", "throughput/device/flops_per_sec"),
         _named("memory_bytes", GIB, "memory/max_reserved(GiB)", "memory(GiB)", "peak_memory_reserved"),
@@ -84,6 +98,8 @@ NAMES: Mapping[str, Meaning] = {
         _named(PART + OPTIMIZER, 1, "optimizer-time"),
         _named(PART + COMMUNICATION, 1e-3, "all-grads-sync", "bwd_allreduce", "backward-allreduce"),
         _named(PART + COMMUNICATION, 1, "all-grads-sync-time"),
+        _named(PART + CHECKPOINT, 1e-3, "save-checkpoint"),
+        _named(PART + EVALUATION, 1e-3, "evaluate", "eval-time"),
         _named(COUNTER + ALLOCATOR_RETRIES, 1, "memory/num_alloc_retries", "memory/alloc_retries"),
     )
     for spelling, meaning in group
