@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
 from math import isfinite
 from typing import Any, TypeGuard
@@ -147,7 +147,7 @@ class JsonLines:
         """Return the event of a last line without an end."""
         return self._events(self._lines.finish())
 
-    def _events(self, lines: Iterator[tuple[bytes, int]]) -> Iterator[Event]:
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
             try:
                 record = json.loads(line)
@@ -184,7 +184,7 @@ class Table:
         """Return the events of a last line without an end."""
         return self._events(self._lines.finish())
 
-    def _events(self, lines: Iterator[tuple[bytes, int]]) -> Iterator[Event]:
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
             try:
                 cells = [cell.strip() for cell in next(csv.reader([line.decode("utf-8-sig", "replace")]))]

@@ -126,14 +126,12 @@ def _whole(path: Path) -> Iterator[bytes]:
 
 def _rotated(path: Path) -> list[Path]:
     """Return the files that a file was renamed to, the oldest first."""
-    found: list[tuple[int, Path]] = []
     try:
-        for other in path.parent.iterdir():
-            if other.name.startswith(path.name) and (number := _ROTATED.fullmatch(other.name[len(path.name) :])):
-                found.append((-int(number[1]), other))
+        names = [other.name for other in path.parent.iterdir() if other.name.startswith(path.name)]
     except OSError:
         return []
-    return [other for _, other in sorted(found)]
+    found = [(name, number) for name in names if (number := _ROTATED.fullmatch(name[len(path.name) :]))]
+    return [path.with_name(name) for name, number in sorted(found, key=lambda each: -int(each[1][1]))]
 
 
 def is_rotated(path: Path) -> bool:
