@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from predictor.watch.events import CHECKPOINT, EVALUATION, PARTS, Activity, End, Event, Message
 from predictor.watch.readers import messages, names, prefix
 from predictor.watch.readers.lines import LineFinder
 from predictor.watch.readers.log_format import END, GROUPS, KNOWN, START, Extract, LogFormat, Rule, Values, put
-from predictor.watch.readers.names import number
+from predictor.watch.readers.names import LARGEST_STEP, number
 from predictor.watch.readers.tracker import StepTracker, text
 
 Action = Callable[[bytes], Sequence[Event]]
@@ -53,6 +54,7 @@ class LogReader:
             guard=log_format.guard.encode(),
         )
         self._held: _Held | None = None
+        self._pause: tuple[str, int | None] = ("", None)  # the latest checkpoint or evaluation, and its step
         self._before: Values = {}  # stated before the line of the step
         self._holds = log_format.is_block
         self._is_block = log_format.is_block
@@ -110,7 +112,8 @@ class LogReader:
             if key in BETWEEN_STEPS:
                 part = key.removeprefix(names.PART)
                 events = self._release()
-                return [*events, Activity(part, self._tracker.number, values[key], at=self._clock.at(line))]
+                self._pause = part, self._tracker.number
+                return [*events, Activity(*self._pause, values[key], at=self._clock.at(line))]
             if not self._holds:
                 self._holds = True  # the first step with such lines was reported without them
                 return ()
@@ -141,7 +144,9 @@ class LogReader:
                 named = messages.STATES.get(state.decode(), state.decode()) if state else rule.says
                 return [*events, End(named, at)]
             if rule.kind in PARTS:
-                return [*events, Activity(rule.kind, self._step_of(groups), _seconds(groups), rule.in_step, at)]
+                pause, seconds = (rule.kind, self._step_of(groups)), _seconds(groups)
+                is_repeated, self._pause = seconds is None and pause == self._pause, pause
+                return events if is_repeated else [*events, Activity(*pause, seconds, rule.in_step, at)]
             return [*events, Message(rule.kind, text(line), self._tracker.number, at, self._rank_of(line))]
 
         return act
@@ -165,8 +170,11 @@ class LogReader:
         return self._step(held)
 
     def _step(self, step: _Held) -> list[Event]:
-        count = step.values.pop(names.NUMBER, None)
-        return [] if count is None else self._tracker.step(int(count), step.values, step.at, step.rank)
+        values = step.values
+        if not isfinite(sum(values.values())):
+            values = {name: value for name, value in values.items() if isfinite(value) or name == "loss"}
+        count = values.pop(names.NUMBER, LARGEST_STEP)
+        return self._tracker.step(int(count), values, step.at, step.rank) if 0 <= count < LARGEST_STEP else []
 
 
 def _known(groups: Mapping[str, bytes | None], at: float | None) -> dict[str, object]:

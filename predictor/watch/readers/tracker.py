@@ -40,6 +40,7 @@ class StepTracker:
         self._last: dict[int | None, _Last] = {}
         self._start: Start | None = None
         self._speaker: int | None = None
+        self._is_new_file = False
         self.batch: float | None = None  # samples of a step, where the log says it once
         self.memory_bytes: float | None = None  # the same
 
@@ -53,6 +54,10 @@ class StepTracker:
         """Note what a banner says of a process that begins; it is reported before the next step."""
         if self._speaks:
             self._start = replace(self._start or Start(), **known)  # type: ignore[arg-type]
+
+    def begin_file(self) -> None:
+        """Note that what follows is from another file: a step that was there before is one of a restart."""
+        self._is_new_file = True
 
     def step(
         self, number: int, values: Mapping[str, float], at: float | None = None, rank: int | None = None
@@ -68,11 +73,12 @@ class StepTracker:
         last = self._last.get(rank)
         if last is not None and number <= last.number and not starts:
             # The same step in other words, or a late rank without a prefix; else the run went on from a checkpoint.
-            if number >= last.number - last.steps:
+            if number >= last.number - last.steps and not self._is_new_file:
                 return []
             if speaks:
                 self._start, starts = Start(at=at), True
             last = None
+        self._is_new_file = self._is_new_file and last is None and not starts
         events: list[Event] = []
         resumed = None
         if self._start is not None:
