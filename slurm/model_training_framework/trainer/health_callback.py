@@ -1,0 +1,135 @@
+"""Telemetry of the trainer's steps for ``predictor watch``."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from torch import OutOfMemoryError, Tensor
+from torch.autograd import Variable
+
+from model_training_framework.health.recorder import REST, Recorder
+from model_training_framework.trainer.callbacks import TrainingCallback
+from model_training_framework.trainer.state import TrainerPhase
+from model_training_framework.trainer.steps import batch_size
+from model_training_framework.trainer.view import TrainerView
+from predictor.watch.events import BACKWARD, CHECKPOINT, COMMUNICATION, DATA, EVALUATION, FORWARD, OPTIMIZER
+
+PHASES = {
+    TrainerPhase.TRAIN_BATCH_FORWARD: FORWARD,
+    TrainerPhase.TRAIN_BATCH_BACKWARD: BACKWARD,
+    TrainerPhase.TRAIN_BATCH_OPTIM_STEP: OPTIMIZER,
+    TrainerPhase.TRAIN_BATCH_END: REST,
+    TrainerPhase.VAL_START_EPOCH: REST,
+}
+
+
+class HealthCallback(TrainingCallback):
+    """Writes experiment_dir/health/rank-00000.jsonl, a line per optimizer step; see ``health.recorder``.
+
+    Communication is the time from the rank's last gradient to the end of the backward pass, in which it waits for
+    the buckets' reduction and for slower ranks: the slowest rank waits least.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a file."""
+        self._recorder: Recorder | None = None
+        self._waited_s = self._waiting_from_s = 0.0
+        self._tokens = self._samples = 0
+        self._sequence_length: int | None = None
+
+    def on_training_start(self, trainer: TrainerView) -> None:
+        """Open the file."""
+        fabric, state, ranks = trainer.fabric, trainer.state, trainer.ranks
+        self._recorder = Recorder(trainer.config.experiment_dir, ranks.rank, ranks.world_size, fabric.device)
+        hosts = tuple(ranks.gather(socket.gethostname(), "name hosts"))
+        self._recorder.start("model_training_framework", state.global_step or None, trainer.config.max_steps, hosts)
+
+    def on_batch_fetch(self, trainer: TrainerView) -> None:
+        """Note that data is loaded."""
+        if self._recorder is not None:
+            self._waited_s += trainer.ranks.waited_s - self._waiting_from_s
+            self._recorder.enter(DATA)
+
+    def on_batch_fetched(self, trainer: TrainerView, batch: Any) -> None:
+        """Count samples and tokens."""
+        for part in batch if isinstance(batch, list) and batch and isinstance(batch[0], Mapping) else (batch,):
+            self._samples += batch_size(part)
+            tokens = part.get("input_ids") if isinstance(part, Mapping) else None
+            if isinstance(tokens, Tensor):
+                self._tokens += tokens.numel()
+                self._sequence_length = tokens.shape[-1]
+
+    def on_phase(self, trainer: TrainerView, phase: TrainerPhase) -> None:
+        """Note which part of a step begins."""
+        if self._recorder is None or phase not in PHASES:
+            return
+        self._recorder.enter(PHASES[phase])
+        if phase is TrainerPhase.TRAIN_BATCH_END:
+            self._waiting_from_s = trainer.ranks.waited_s
+
+    def on_before_backward(self, trainer: TrainerView, loss: Any) -> None:
+        """Have the end of this rank's gradients marked, where it then waits for those of others."""
+        if trainer.ranks.world_size > 1 and isinstance(loss, Tensor) and loss.requires_grad:
+            loss.register_hook(self._mark_end_of_gradients)
+
+    def _mark_end_of_gradients(self, _grad: Any) -> None:
+        """Queue a mark for the end of the backward pass.
+
+        The engine runs callbacks in the order of queueing. This one is queued with the loss's gradient, before those
+        with which DDP and FSDP2 wait for their reductions, which they queue in the course of the pass.
+        """
+        Variable._execution_engine.queue_callback(self._enter_communication)
+
+    def _enter_communication(self) -> None:
+        if self._recorder is not None:
+            self._recorder.enter(COMMUNICATION)
+
+    def on_step_end(self, trainer: TrainerView, global_step: int) -> None:
+        """Write the step."""
+        if self._recorder is not None:
+            ranks = trainer.num_data_ranks
+            self._recorder.step(
+                global_step,
+                tokens=self._tokens * ranks or None,
+                samples=self._samples * ranks or None,
+                sequence_length=self._sequence_length,
+                loss=trainer.last_loss,
+                waited_s=self._waited_s,
+            )
+        self._tokens = self._samples = 0
+        self._waited_s, self._waiting_from_s = 0.0, trainer.ranks.waited_s
+
+    def on_validation_end(self, trainer: TrainerView, metrics: dict[str, float]) -> None:
+        """Note how long the validation took."""
+        self._note_outside(trainer, EVALUATION)
+
+    def on_checkpoint(self, trainer: TrainerView, global_step: int) -> None:
+        """Note that a checkpoint begins."""
+        if self._recorder is not None:
+            self._recorder.enter()
+
+    def on_checkpoint_end(self, trainer: TrainerView, global_step: int) -> None:
+        """Note how long the checkpoint took."""
+        self._note_outside(trainer, CHECKPOINT)
+
+    def _note_outside(self, trainer: TrainerView, part: str) -> None:
+        if self._recorder is not None:
+            self._recorder.outside(part, trainer.state.global_step)
+            self._waiting_from_s = trainer.ranks.waited_s
+
+    def on_training_end(self, trainer: TrainerView, logs: dict[str, Any]) -> None:
+        """Close the file."""
+        self._end("COMPLETED")
+
+    def on_failure(self, trainer: TrainerView, error: BaseException) -> None:
+        """Close the file with the reason, in Slurm's words."""
+        is_memory = isinstance(error, MemoryError | OutOfMemoryError)
+        is_preempted = isinstance(error, SystemExit)
+        self._end("PREEMPTED" if is_preempted else "OUT_OF_MEMORY" if is_memory else "FAILED")
+
+    def _end(self, state: str) -> None:
+        if self._recorder is not None:
+            self._recorder.end(state)
+            self._recorder = None
