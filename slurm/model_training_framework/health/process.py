@@ -60,7 +60,7 @@ def cgroup_mounts(controller: str, proc: Path = Path("/proc/self")) -> Iterator[
 
 
 def memory_limit_bytes() -> float | None:
-    """Return the least memory that this process may come to hold: of its cgroups, of itself, or of the machine."""
+    """Return the least memory that this process may come to hold: of its cgroups, or of the machine."""
     limits: list[int] = []
     for mount in cgroup_mounts("memory"):
         for folder in mount.folders:
@@ -70,7 +70,6 @@ def memory_limit_bytes() -> float | None:
                 continue
             limits += [int(text)] if text.strip().isdigit() else []
     if sys.platform != "win32":
-        limits += [resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     known = [limit for limit in limits if 0 < limit < UNLIMITED]
     return float(min(known)) if known else None
