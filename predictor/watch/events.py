@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 # Parts of a step's wall time, where a log states them. ``communication`` includes the waiting inside collectives.
 FORWARD = "forward"
@@ -42,8 +41,6 @@ SKIPPED = "skipped"  # an update that the loss scaler left out
 HARDWARE = "hardware"  # Xid, ECC
 ERROR = "error"
 
-_NOTHING: Mapping[str, float] = MappingProxyType({})
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -75,8 +72,8 @@ class Step:
     sequence_length: int | None = None
     memory_bytes: float | None = None
     memory_limit_bytes: float | None = None
-    parts: Mapping[str, float] = field(default=_NOTHING)
-    counters: Mapping[str, float] = field(default=_NOTHING)
+    parts: Mapping[str, float] = field(default_factory=dict)
+    counters: Mapping[str, float] = field(default_factory=dict)
     loss: float | None = None
     flops_per_second: float | None = None
 

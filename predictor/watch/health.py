@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
-
-_NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 class State(StrEnum):
@@ -56,7 +53,7 @@ class Expected:
     calibrated_s: float | None = None
     calibrated_low_s: float | None = None
     calibrated_high_s: float | None = None
-    parts: Mapping[str, float] = field(default=_NOTHING)
+    parts: Mapping[str, float] = field(default_factory=dict)
     tokens: float | None = None
     samples: float | None = None
     sequence_length: int | None = None
@@ -162,7 +159,7 @@ class Health:
     trend: float | None = None
     tokens_per_second: float | None = None
     mfu: float | None = None
-    parts: Mapping[str, float] = field(default=_NOTHING)
+    parts: Mapping[str, float] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     lost_s: float = 0.0
     lost_to_come_s: float | None = None
