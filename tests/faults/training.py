@@ -18,7 +18,7 @@ from tests.faults.truth import STEPS, Fault, Kind
 
 VOCABULARY, SEQUENCE, SAMPLES = 256, 32, 2
 MODEL = ModelConfig(
-    vocab_size=VOCABULARY, d_model=96, n_heads=4, n_layers=3, d_ff=384, max_seq_len=4 * SEQUENCE, dropout=0.0,
+    vocab_size=VOCABULARY, d_model=96, n_heads=4, n_layers=3, d_ff=384, max_seq_len=8 * SEQUENCE, dropout=0.0,
     attention_dropout=0.0,
 )  # fmt: skip
 VALIDATED_EVERY, SAVED_EVERY, SAVED_OFTEN = 45, 30, 8

@@ -35,7 +35,7 @@ SIZES: dict[Kind, tuple[float, ...]] = {
     Kind.CONTENTION: (1.0, 2.0, 4.0),  # busy processes on each core of the run
     Kind.CGROUP: (0.75, 0.5, 0.35),  # of the CPU time that the ranks took before
     Kind.NETWORK: (0.5, 1.0, 2.0),  # usual steps that the gradients' reduction takes longer
-    Kind.BATCH: (1.5, 2.0, 3.0),  # times the samples, or the sequence
+    Kind.BATCH: (2.0, 4.0, 8.0),  # times the samples, or the sequence
     Kind.LEAK: (0.03, 0.06, 0.1),  # usual steps by which each step grows
     Kind.RESTART: (0.2, 1.0, 3.0),  # seconds from the kill to the start
 }
