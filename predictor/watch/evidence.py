@@ -28,6 +28,7 @@ from predictor.watch.events import (
     PARTS,
     RECOMPILATIONS,
     RECOMPILED,
+    RUN_QUEUE_SECONDS,
     THROTTLED_SECONDS,
 )
 from predictor.watch.detector import Shift
@@ -223,6 +224,8 @@ def _memory_grows(record: Record) -> Sign | None:
 
 def _workload(record: Record) -> Sign | None:
     """Whether tokens, samples or the sequence of a step changed with its time."""
+    if SECONDS not in record.affected.run:  # an activity or a restart without a step beside it yet
+        return None
     grown = record.affected.run[SECONDS] / max(record.usual.run.get(SECONDS, record.level_s), 1e-9)
     stated = False
     for name, text in ((TOKENS, "Tokens of a step"), (SAMPLES, "Samples of a step"), (SEQUENCE, "Sequence length")):
@@ -337,6 +340,7 @@ _EXTRACTORS: tuple[Callable[[Record], Sign | None], ...] = (
     _hosts, _devices, _switches, _cpu, _memory_full,
     _memory_grows,
     _seconds_counter("throttled", THROTTLED_SECONDS, "Time throttled by the cgroup's CPU limit"),
+    _seconds_counter("run_queue", RUN_QUEUE_SECONDS, "Time ready to run but without a CPU"),
     _seconds_counter("collected", COLLECTED_SECONDS, "Time in the garbage collector", COLLECTION),
     _counter("retries", ALLOCATOR_RETRIES, "Allocator retries", ALLOCATOR_RETRY),
     _counter("recompiled", RECOMPILATIONS, "Recompilations", RECOMPILED),

@@ -9,8 +9,7 @@ import argparse
 from pathlib import Path
 
 from tests.faults.judge import judge, misses, table
-from tests.faults.runner import TRUTH, run_all
-from tests.faults.truth import Kind, faults
+from tests.faults.truth import TRUTH, Kind, faults
 
 
 def main() -> int:
@@ -25,6 +24,8 @@ def main() -> int:
     parser.add_argument("--misses", action="store_true", help="print every run that was judged wrongly")
     arguments = parser.parse_args()
     if not arguments.judge:
+        from tests.faults.runner import run_all  # needs torch
+
         run_all(faults(arguments.runs, tuple(arguments.ranks), arguments.seed, tuple(arguments.kind)), arguments.out)
     verdicts = [found for path in sorted(arguments.out.glob(f"*/{TRUTH}")) if (found := judge(path.parent)) is not None]
     print(table(verdicts))

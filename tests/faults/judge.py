@@ -14,8 +14,7 @@ from typing import Any
 from predictor.watch.events import Activity, End, Event, Start, Step
 from predictor.watch.health import Finding, Health
 from predictor.watch.monitor import Monitor
-from tests.faults.runner import TRUTH
-from tests.faults.truth import CAUSES, Fault, Kind
+from tests.faults.truth import CAUSES, TRUTH, Fault, Kind
 
 WITHIN = 20  # steps, in which a fault is to be detected
 EARLY = 3  # steps before the fault at which its change may be dated

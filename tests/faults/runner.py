@@ -26,12 +26,11 @@ from tests.faults.injectors import (
     shaped_for,
 )
 from tests.faults.training import train
-from tests.faults.truth import Fault, Kind
+from tests.faults.truth import TRUTH, Fault, Kind
 from tests.ranks import free_port
 
 DEADLINE_S = 90.0
 POLL_S = 0.001
-TRUTH, FAILED = "truth.json", "failed.txt"
 OTHER_HOST = "node-b"
 _FORK = multiprocessing.get_context("fork")
 HERTZ = os.sysconf("SC_CLK_TCK")

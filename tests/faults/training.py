@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -22,7 +23,9 @@ MODEL = ModelConfig(
     attention_dropout=0.0,
 )  # fmt: skip
 VALIDATED_EVERY, SAVED_EVERY, SAVED_OFTEN = 45, 30, 8
-READ_PER_S = 1e9  # elements of float32 that one core reads from memory, about
+MB = 1e6
+ROOM = 40 * MB  # of a leak's limit, for training itself
+SETTLED = 20  # steps, after which training holds what it needs
 
 
 class Batches:
@@ -71,8 +74,8 @@ class Pace(TrainingCallback):
 class Leak:
     """Keeps activations of every step, and computes their mean over and over: a metric that is never reset."""
 
-    def __init__(self, fault: Fault, pace: Pace) -> None:
-        self._fault, self._pace = fault, pace
+    def __init__(self, fault: Fault) -> None:
+        self._start, self._elements = fault.start, int(fault.size * MB / 4)
         self._kept: list[torch.Tensor] = []
         self._step = 0
 
@@ -80,11 +83,18 @@ class Leak:
         if not module.training:
             return
         self._step += 1
-        if self._step >= self._fault.start:
-            elements = int(self._fault.size * self._pace.usual_s * READ_PER_S)
-            self._kept.append(torch.ones(max(1, elements)))
+        if self._step == SETTLED:
+            limit_data(4 * self._elements * (STEPS - self._start + 1) + ROOM)
+        if self._step >= self._start:
+            self._kept.append(torch.ones(self._elements))
             for kept in self._kept:
                 kept.mean()
+
+
+def limit_data(room_bytes: float) -> None:
+    """Limit the memory of this process to what it holds and some room; beyond, allocations fail."""
+    held = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (held + int(room_bytes), resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def slow_disk(fault: Fault, pace: Pace, told: Any, rank: int) -> None:
@@ -117,7 +127,7 @@ def train(fault: Fault, folder: Path, rank: int, told: Any, host: str = "") -> N
     engine.add_callback(pace)
     model = TransformerLM(MODEL)
     if fault.kind is Kind.LEAK and rank == fault.rank:
-        model.register_forward_hook(Leak(fault, pace))
+        model.register_forward_hook(Leak(fault))
     if fault.kind is Kind.DISK:
         slow_disk(fault, pace, told, rank)
     none = Fault(**{**fault.as_dict(), "kind": Kind.NONE})

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+TRUTH = "truth.json"  # in a run's folder
 STEPS = 120
 EARLIEST, LATEST = 50, 70  # first step of a fault
 
@@ -36,7 +37,7 @@ SIZES: dict[Kind, tuple[float, ...]] = {
     Kind.CGROUP: (0.75, 0.5, 0.35),  # of the CPU time that the ranks took before
     Kind.NETWORK: (0.5, 1.0, 2.0),  # usual steps that the gradients' reduction takes longer
     Kind.BATCH: (2.0, 4.0, 8.0),  # times the samples, or the sequence
-    Kind.LEAK: (0.03, 0.06, 0.1),  # usual steps by which each step grows
+    Kind.LEAK: (4.0, 8.0, 16.0),  # MB that a step keeps, and that all later ones read
     Kind.RESTART: (0.2, 1.0, 3.0),  # seconds from the kill to the start
 }
 # Causes of predictor/watch/causes.yaml that name the part.

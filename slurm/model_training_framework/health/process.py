@@ -1,6 +1,7 @@
 """Counters of this process: CPU time, throttling, preemptions, garbage collection; memory and its limit.
 
-Sources: getrusage(2); proc(5), /proc/PID/statm and mountinfo; Linux, Documentation/admin-guide/cgroup-v2.rst (cpu.stat,
+Sources: getrusage(2); proc(5), /proc/PID/statm and mountinfo; Linux, Documentation/scheduler/sched-stats.rst
+(/proc/PID/schedstat: nanoseconds on a CPU and waiting for one, of the main thread); Linux, Documentation/admin-guide/cgroup-v2.rst (cpu.stat,
 memory.max) and cgroup-v1 (cpu.stat's throttled_time in ns, memory.limit_in_bytes).
 """
 
@@ -19,12 +20,14 @@ from predictor.watch.events import (
     CPU_SECONDS,
     INVOLUNTARY_SWITCHES,
     RECOMPILATIONS,
+    RUN_QUEUE_SECONDS,
     THROTTLED_SECONDS,
 )
 
 if sys.platform != "win32":
     import resource
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if sys.platform != "win32" else 4096
 LARGEST_STAT = 4096  # bytes of a cpu.stat
 UNLIMITED = 1 << 60  # cgroup v1 states no limit as the largest multiple of a page
 THROTTLED = ((b"throttled_usec", 1e-6), (b"throttled_time", 1e-9))  # v2, v1
@@ -59,8 +62,8 @@ def cgroup_mounts(controller: str, proc: Path = Path("/proc/self")) -> Iterator[
         yield Mount(tuple(above), kind == "cgroup2")
 
 
-def memory_limit_bytes() -> float | None:
-    """Return the least memory that this process may come to hold: of its cgroups, or of the machine."""
+def resident_limit_bytes() -> float | None:
+    """Return how much memory this process may come to hold: by its cgroups, or by the machine."""
     limits: list[int] = []
     for mount in cgroup_mounts("memory"):
         for folder in mount.folders:
@@ -70,9 +73,8 @@ def memory_limit_bytes() -> float | None:
                 continue
             limits += [int(text)] if text.strip().isdigit() else []
     if sys.platform != "win32":
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    known = [limit for limit in limits if 0 < limit < UNLIMITED]
-    return float(min(known)) if known else None
+        limits.append(os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES)
+    return min((float(limit) for limit in limits if 0 < limit < UNLIMITED), default=None)
 
 
 class ProcessCounters:
@@ -90,15 +92,17 @@ class ProcessCounters:
             if (descriptor := _throttling_file(folder / "cpu.stat")) is not None
         ]
         self._statm = _opened(Path("/proc/self/statm"))
+        self._schedule = _opened(Path("/proc/self/schedstat"))
+        self._resident_limit = resident_limit_bytes()
 
     def close(self) -> None:
         """Close the files."""
         if self._note_collection in gc.callbacks:
             gc.callbacks.remove(self._note_collection)
-        for descriptor in (*self._stats, self._statm):
+        for descriptor in (*self._stats, self._statm, self._schedule):
             if descriptor is not None:
                 os.close(descriptor)
-        self._stats, self._statm = [], None
+        self._stats, self._statm, self._schedule = [], None, None
 
     def read(self) -> dict[str, float]:
         """Return the cumulative counters."""
@@ -109,16 +113,25 @@ class ProcessCounters:
             found[INVOLUNTARY_SWITCHES] = usage.ru_nivcsw
         if self._stats:
             found[THROTTLED_SECONDS] = round(sum(_throttled_s(descriptor) for descriptor in self._stats), 6)
+        if self._schedule is not None:
+            found[RUN_QUEUE_SECONDS] = round(1e-9 * int(os.pread(self._schedule, 128, 0).split()[1]), 6)
         dynamo: Any = sys.modules.get("torch._dynamo.utils")
         if dynamo is not None:
             found[RECOMPILATIONS] = dynamo.counters["stats"]["unique_graphs"]
         return found
 
-    def resident_bytes(self) -> float | None:
-        """Return the memory that the process holds."""
+    def memory(self) -> tuple[float, float | None] | None:
+        """Return the memory that the process holds and its limit: of the limits the one that is nearest."""
         if self._statm is None:
             return None
-        return float(os.pread(self._statm, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        size, resident, _, _, _, data, *_ = (int(part) * _PAGE_BYTES for part in os.pread(self._statm, 128, 0).split())
+        known = [(float(resident), self._resident_limit)]
+        if sys.platform != "win32":
+            for held, kind in ((data, resource.RLIMIT_DATA), (size, resource.RLIMIT_AS)):
+                limit = resource.getrlimit(kind)[0]
+                if 0 < limit < UNLIMITED:
+                    known.append((float(held), float(limit)))
+        return max(known, key=lambda pair: pair[0] / pair[1] if pair[1] else 0.0)
 
     def _note_collection(self, phase: str, _info: dict[str, int]) -> None:
         if phase == "start":

@@ -19,7 +19,7 @@ from typing import Any
 
 from model_training_framework.health.lines import JsonLines
 from model_training_framework.health.marks import Marks
-from model_training_framework.health.process import ProcessCounters, memory_limit_bytes
+from model_training_framework.health.process import ProcessCounters
 from predictor.watch.events import ALLOCATOR_RETRIES, COMMUNICATION
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,6 @@ class Recorder:
         self._waiting: deque[tuple[dict[str, Any], list[tuple[str, Any]], Any]] = deque()
         self._marked_at = time.perf_counter()
         self._counters = ProcessCounters()
-        self._memory_limit = self._limit_bytes()
         self._lines: JsonLines | None = None
         try:
             self._lines = JsonLines(rank_file(folder, rank))
@@ -132,11 +131,10 @@ class Recorder:
             "tokens": tokens,
             "samples": samples,
             "sequence_length": sequence_length,
-            "memory_limit_bytes": self._memory_limit,
             "counters": self._counters.read(),
             COMMUNICATION: waited_s,
         }
-        values["memory_bytes"] = self._memory_bytes(values["counters"])
+        values["memory_bytes"], values["memory_limit_bytes"] = self._memory(values["counters"])
         self._waiting.append((values, self._marks.take(), self._kept(loss)))
         self._settle(MOST_WAITING)
         if self._lines is not None:
@@ -190,21 +188,16 @@ class Recorder:
         copy = torch.empty((), dtype=loss.dtype, pin_memory=True)
         return copy.copy_(loss.detach().reshape(()), non_blocking=True)
 
-    def _memory_bytes(self, counters: dict[str, float]) -> float | None:
+    def _memory(self, counters: dict[str, float]) -> tuple[float | None, float | None]:
+        """Return memory and its limit, and put the allocator's retries to the counters."""
         if self._device is None:
-            return self._counters.resident_bytes()
+            return self._counters.memory() or (None, None)
         import torch
 
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)
         counters[ALLOCATOR_RETRIES] = stats["num_alloc_retries"]
-        return float(stats["reserved_bytes"]["all"]["current"])
-
-    def _limit_bytes(self) -> float | None:
-        if self._device is None:
-            return memory_limit_bytes()
-        import torch
-
-        return float(torch.cuda.get_device_properties(self._device).total_memory)
+        total = torch.cuda.get_device_properties(self._device).total_memory
+        return float(stats["reserved_bytes"]["all"]["current"]), float(total)
 
     def _add(self, event: str, **values: Any) -> None:
         if self._lines is not None:
