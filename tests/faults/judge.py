@@ -27,7 +27,9 @@ def event_of(line: str) -> Event:
     values = json.loads(line)
     kind = EVENTS[values.pop("event")]
     names = {one.name for one in fields(kind)}
-    known = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names}
+    known = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names
+    }
     event: Event = kind(**known)
     return event
 
@@ -98,9 +100,7 @@ def judge(folder: Path) -> Verdict | None:
 
 def _since(health: Health, began: int, fault: Fault) -> list[Finding]:
     """Return findings of a fault, the most costly first: those that began with it, or name its cause and go on."""
-    return sorted(
-        (one for one in health.findings if _is_of(one, began, fault)), key=lambda one: -one.change.lost_s
-    )
+    return sorted((one for one in health.findings if _is_of(one, began, fault)), key=lambda one: -one.change.lost_s)
 
 
 def _is_of(finding: Finding, began: int, fault: Fault) -> bool:

@@ -59,7 +59,9 @@ class Run:
         fault = self.fault
         self.told = _FORK.Array("i", fault.ranks, lock=False)
         port = free_port()
-        self.ranks = [_FORK.Process(target=_rank, args=(fault, self.folder, r, self.told, port, host)) for r in range(fault.ranks)]
+        self.ranks = [
+            _FORK.Process(target=_rank, args=(fault, self.folder, r, self.told, port, host)) for r in range(fault.ranks)
+        ]
         for rank in self.ranks:
             rank.start()
             if self.quota is not None:
@@ -171,7 +173,10 @@ def _busy_s() -> float:
 
 
 def _own_s() -> float:
-    return sum(u.ru_utime + u.ru_stime for u in (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    return sum(
+        u.ru_utime + u.ru_stime
+        for u in (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def _run(fault: Fault, out: Path) -> None:
@@ -218,5 +223,7 @@ def run_all(planned: list[Fault], out: Path) -> None:
         process.start()
         process.join()
         facts = json.loads((place / TRUTH).read_text()) if (place / TRUTH).is_file() else {"failed": process.exitcode}
-        told = next((f"{name}: {facts[name]}" for name in ("skipped", "failed") if name in facts), f"{facts.get('seconds')} s")
+        told = next(
+            (f"{name}: {facts[name]}" for name in ("skipped", "failed") if name in facts), f"{facts.get('seconds')} s"
+        )
         print(f"{place.name}, {fault.ranks} ranks, size {fault.size:g}: {told}", file=sys.stderr, flush=True)

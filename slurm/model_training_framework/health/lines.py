@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import math
@@ -36,6 +37,7 @@ class JsonLines:
         self._is_failing = False
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor, self._size = self._open()
+        atexit.register(self.close)
 
     def _open(self) -> tuple[int, int]:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -81,6 +83,7 @@ class JsonLines:
 
     def close(self) -> None:
         """Write what is left and close the file."""
+        atexit.unregister(self.close)
         self.write()
         os.close(self._descriptor)
 

@@ -7,9 +7,7 @@ end. Rank 0 alone writes start and end.
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -52,6 +50,8 @@ class Recorder:
         self._marks = Marks(is_gpu=self._device is not None)
         self._waiting: deque[tuple[dict[str, Any], list[tuple[str, Any]], Any]] = deque()
         self._marked_at = time.perf_counter()
+        self._samples = self._tokens = 0
+        self._sequence_length: int | None = None
         self._counters = ProcessCounters()
         self._lines: JsonLines | None = None
         try:
@@ -103,38 +103,56 @@ class Recorder:
         self._add("activity", part=part, step=step, seconds=seconds, at=time.time(), rank=self._rank)
         self._write()
 
-    def step(
-        self,
-        number: int,
-        *,
-        tokens: float | None = None,
-        samples: float | None = None,
-        sequence_length: int | None = None,
-        loss: Any = None,
-        waited_s: float = 0.0,
-    ) -> None:
+    def count(self, batch: Any) -> None:
+        """Count the samples and tokens of a batch of this rank: of ``input_ids``, or of the first tensor."""
+        tokens = batch.get("input_ids") if isinstance(batch, Mapping) else None
+        parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else (batch,)
+        first = tokens if tokens is not None else next((part for part in parts if getattr(part, "shape", ())), None)
+        if first is None:
+            return
+        self._samples += first.shape[0]
+        if tokens is not None and len(tokens.shape) == 2:
+            self._tokens += tokens.shape[0] * tokens.shape[1]
+            self._sequence_length = tokens.shape[1]
+
+    def expect_backward(self, loss: Any) -> None:
+        """Have communication marked from the end of the backward pass of a loss, where there are other ranks.
+
+        The engine runs callbacks in the order of queueing. This one is queued with the loss's gradient, before those
+        with which DDP and FSDP2 wait for their reductions, which they queue in the course of the pass. So the part is
+        the time from the rank's last gradient on, in which it waits for its buckets and for slower ranks.
+        """
+        if self._world_size > 1 and getattr(loss, "requires_grad", False):
+            loss.register_hook(self._queue_communication)
+
+    def _queue_communication(self, _grad: Any) -> None:
+        from torch.autograd import Variable
+
+        Variable._execution_engine.queue_callback(lambda: self.enter(COMMUNICATION))
+
+    def step(self, number: int, data_ranks: int | None = None, loss: Any = None, waited_s: float = 0.0) -> None:
         """Note that an optimizer step ended.
 
         Args:
             number: of the step, from 1.
-            tokens: of all ranks together.
-            samples: likewise.
-            sequence_length: in tokens.
+            data_ranks: over which samples are shared out; None: all.
             loss: of this rank, a number or a tensor; on a GPU it is read once the step has ended there.
             waited_s: for other ranks outside of the marked communication.
         """
+        ranks = self._world_size if data_ranks is None else data_ranks
         self.enter()
         values = {
             "number": number,
             "at": round(time.time(), 6),
             "rank": self._rank,
-            "tokens": tokens,
-            "samples": samples,
-            "sequence_length": sequence_length,
+            "tokens": self._tokens * ranks or None,
+            "samples": self._samples * ranks or None,
+            "sequence_length": self._sequence_length,
             "counters": self._counters.read(),
             COMMUNICATION: waited_s,
         }
         values["memory_bytes"], values["memory_limit_bytes"] = self._memory(values["counters"])
+        self._samples = self._tokens = 0
         self._waiting.append((values, self._marks.take(), self._kept(loss)))
         self._settle(MOST_WAITING)
         if self._lines is not None:
@@ -208,9 +226,8 @@ class Recorder:
             self._lines.write()
 
 
-def launched_rank(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """Return rank and number of ranks, as torch.distributed knows them or the launcher says."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+def state_of(error: BaseException) -> str:
+    """Return how a run ended by an error, in Slurm's words."""
+    if type(error).__name__ in ("MemoryError", "OutOfMemoryError"):
+        return "OUT_OF_MEMORY"
+    return "PREEMPTED" if isinstance(error, SystemExit) else "FAILED"

@@ -6,15 +6,11 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from torch import OutOfMemoryError, Tensor
-from torch.autograd import Variable
-
-from model_training_framework.health.recorder import REST, Recorder
+from model_training_framework.health.recorder import REST, Recorder, state_of
 from model_training_framework.trainer.callbacks import TrainingCallback
 from model_training_framework.trainer.state import TrainerPhase
-from model_training_framework.trainer.steps import batch_size
 from model_training_framework.trainer.view import TrainerView
-from predictor.watch.events import BACKWARD, CHECKPOINT, COMMUNICATION, DATA, EVALUATION, FORWARD, OPTIMIZER
+from predictor.watch.events import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER
 
 PHASES = {
     TrainerPhase.TRAIN_BATCH_FORWARD: FORWARD,
@@ -28,16 +24,13 @@ PHASES = {
 class HealthCallback(TrainingCallback):
     """Writes experiment_dir/health/rank-00000.jsonl, a line per optimizer step; see ``health.recorder``.
 
-    Communication is the time from the rank's last gradient to the end of the backward pass, in which it waits for
-    the buckets' reduction and for slower ranks: the slowest rank waits least.
+    The slowest rank is the one with the least communication.
     """
 
     def __init__(self) -> None:
         """Begin without a file."""
         self._recorder: Recorder | None = None
         self._waited_s = self._waiting_from_s = 0.0
-        self._tokens = self._samples = 0
-        self._sequence_length: int | None = None
 
     def on_training_start(self, trainer: TrainerView) -> None:
         """Open the file."""
@@ -54,12 +47,9 @@ class HealthCallback(TrainingCallback):
 
     def on_batch_fetched(self, trainer: TrainerView, batch: Any) -> None:
         """Count samples and tokens."""
-        for part in batch if isinstance(batch, list) and batch and isinstance(batch[0], Mapping) else (batch,):
-            self._samples += batch_size(part)
-            tokens = part.get("input_ids") if isinstance(part, Mapping) else None
-            if isinstance(tokens, Tensor):
-                self._tokens += tokens.numel()
-                self._sequence_length = tokens.shape[-1]
+        if self._recorder is not None:
+            for part in batch if isinstance(batch, list) and batch and isinstance(batch[0], Mapping) else (batch,):
+                self._recorder.count(part)
 
     def on_phase(self, trainer: TrainerView, phase: TrainerPhase) -> None:
         """Note which part of a step begins."""
@@ -70,35 +60,14 @@ class HealthCallback(TrainingCallback):
             self._waiting_from_s = trainer.ranks.waited_s
 
     def on_before_backward(self, trainer: TrainerView, loss: Any) -> None:
-        """Have the end of this rank's gradients marked, where it then waits for those of others."""
-        if trainer.ranks.world_size > 1 and isinstance(loss, Tensor) and loss.requires_grad:
-            loss.register_hook(self._mark_end_of_gradients)
-
-    def _mark_end_of_gradients(self, _grad: Any) -> None:
-        """Queue a mark for the end of the backward pass.
-
-        The engine runs callbacks in the order of queueing. This one is queued with the loss's gradient, before those
-        with which DDP and FSDP2 wait for their reductions, which they queue in the course of the pass.
-        """
-        Variable._execution_engine.queue_callback(self._enter_communication)
-
-    def _enter_communication(self) -> None:
+        """Have the end of this rank's gradients marked."""
         if self._recorder is not None:
-            self._recorder.enter(COMMUNICATION)
+            self._recorder.expect_backward(loss)
 
     def on_step_end(self, trainer: TrainerView, global_step: int) -> None:
         """Write the step."""
         if self._recorder is not None:
-            ranks = trainer.num_data_ranks
-            self._recorder.step(
-                global_step,
-                tokens=self._tokens * ranks or None,
-                samples=self._samples * ranks or None,
-                sequence_length=self._sequence_length,
-                loss=trainer.last_loss,
-                waited_s=self._waited_s,
-            )
-        self._tokens = self._samples = 0
+            self._recorder.step(global_step, trainer.num_data_ranks, trainer.last_loss, self._waited_s)
         self._waited_s, self._waiting_from_s = 0.0, trainer.ranks.waited_s
 
     def on_validation_end(self, trainer: TrainerView, metrics: dict[str, float]) -> None:
@@ -125,9 +94,7 @@ class HealthCallback(TrainingCallback):
 
     def on_failure(self, trainer: TrainerView, error: BaseException) -> None:
         """Close the file with the reason, in Slurm's words."""
-        is_memory = isinstance(error, MemoryError | OutOfMemoryError)
-        is_preempted = isinstance(error, SystemExit)
-        self._end("PREEMPTED" if is_preempted else "OUT_OF_MEMORY" if is_memory else "FAILED")
+        self._end(state_of(error))
 
     def _end(self, state: str) -> None:
         if self._recorder is not None:
