@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from model_training_framework.health.recorder import Recorder, rank_file, state_of
+from model_training_framework.health.recorder import INTERVAL_S, Recorder, rank_file, state_of
 from model_training_framework.trainer import GenericTrainer, GenericTrainerConfig
 from model_training_framework.trainer.checkpoint import Checkpointer
 from predictor.watch.events import COUNTERS, PARTS, Activity, End, Start, Step
@@ -139,6 +139,17 @@ def test_of_two_ranks_the_slow_one_waits_least(tmp_path: Path) -> None:
     assert {step["samples"] for step in steps_of(tmp_path)} == {8}
 
 
+def test_steps_are_written_together_twice_a_second(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, 1, 2)
+    recorder.start("test")
+    recorder.step(1)
+    assert rank_file(tmp_path, 1).read_bytes() == b""
+    time.sleep(INTERVAL_S)
+    recorder.step(2)
+    assert len(steps_of(tmp_path, 1)) == 2
+    recorder.end("COMPLETED")
+
+
 class FakeEvent:
     """A CUDA event of a GPU that is some steps behind the host."""
 
@@ -178,7 +189,7 @@ def test_on_a_gpu_a_step_is_written_once_its_events_have_passed(
             FakeEvent.done = steps_end = FakeEvent.clock - 0.004  # the GPU has ended step 2
             assert steps_end > 0
         recorder.step(number)
-    recorder._lines.write()  # type: ignore[union-attr]
+    recorder._write()
     assert [step["number"] for step in steps_of(tmp_path)] == [1, 2]
     recorder.end("COMPLETED")
     steps = steps_of(tmp_path)

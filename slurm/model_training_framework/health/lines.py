@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import logging
 import math
 import os
-import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +15,6 @@ log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 64 << 20  # then the file begins anew, and one older file is kept beside it
 KEPT_LINES = 1000  # while the disk is full
-INTERVAL_S = 0.5  # at most so much is lost when the process is killed
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 
 
@@ -33,11 +30,9 @@ class JsonLines:
         self._path = path
         self._limit_bytes = limit_bytes
         self._pending: deque[bytes] = deque(maxlen=KEPT_LINES)
-        self._written_at = -math.inf
         self._is_failing = False
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor, self._size = self._open()
-        atexit.register(self.close)
 
     def _open(self) -> tuple[int, int]:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
@@ -55,14 +50,8 @@ class JsonLines:
             text = _ENCODER.encode(finite)
         self._pending.append(text.encode() + b"\n")
 
-    def write_if_due(self) -> None:
-        """Write what was taken, where the last time is a while ago."""
-        if time.monotonic() - self._written_at >= INTERVAL_S:
-            self.write()
-
     def write(self) -> None:
         """Append what was taken; a full disk is said once."""
-        self._written_at = time.monotonic()
         if not self._pending:
             return
         data = b"".join(self._pending)
@@ -83,7 +72,6 @@ class JsonLines:
 
     def close(self) -> None:
         """Write what is left and close the file."""
-        atexit.unregister(self.close)
         self.write()
         os.close(self._descriptor)
 

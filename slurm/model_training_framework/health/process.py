@@ -8,6 +8,7 @@ memory.max) and cgroup-v1 (cpu.stat's throttled_time in ns, memory.limit_in_byte
 from __future__ import annotations
 
 import gc
+import math
 import os
 import sys
 import time
@@ -28,6 +29,7 @@ if sys.platform != "win32":
     import resource
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if sys.platform != "win32" else 4096
+FRESH_S = 0.02  # a step that is shorter need not pay for reading files
 LARGEST_STAT = 4096  # bytes of a cpu.stat
 UNLIMITED = 1 << 60  # cgroup v1 states no limit as the largest multiple of a page
 THROTTLED = ((b"throttled_usec", 1e-6), (b"throttled_time", 1e-9))  # v2, v1
@@ -78,7 +80,11 @@ def resident_limit_bytes() -> float | None:
 
 
 class ProcessCounters:
-    """Reads what the kernel and the interpreter count for this process, in microseconds of time."""
+    """Reads what the kernel and the interpreter count for this process, in microseconds of time.
+
+    Attributes:
+        memory: that the process holds and its limit, of the limits the one that is nearest; None: not known.
+    """
 
     def __init__(self) -> None:
         """Open the files once."""
@@ -94,6 +100,9 @@ class ProcessCounters:
         self._statm = _opened(Path("/proc/self/statm"))
         self._schedule = _opened(Path("/proc/self/schedstat"))
         self._resident_limit = resident_limit_bytes()
+        self._read_at = -math.inf
+        self._of_files: dict[str, float] = {}
+        self.memory: tuple[float, float | None] | None = None
 
     def close(self) -> None:
         """Close the files."""
@@ -102,29 +111,35 @@ class ProcessCounters:
         for descriptor in (*self._stats, self._statm, self._schedule):
             if descriptor is not None:
                 os.close(descriptor)
-        self._stats, self._statm, self._schedule = [], None, None
+        self._stats, self._statm, self._schedule, self.memory = [], None, None, None
 
     def read(self) -> dict[str, float]:
-        """Return the cumulative counters."""
+        """Return the cumulative counters; those of files as they were at most ``FRESH_S`` ago."""
         found: dict[str, float] = {COLLECTED_SECONDS: round(self._collected_s, 6)}
         if sys.platform != "win32":
             usage = resource.getrusage(resource.RUSAGE_SELF)
             found[CPU_SECONDS] = round(usage.ru_utime + usage.ru_stime, 6)
             found[INVOLUNTARY_SWITCHES] = usage.ru_nivcsw
-        if self._stats:
-            found[THROTTLED_SECONDS] = round(sum(_throttled_s(descriptor) for descriptor in self._stats), 6)
-        if self._schedule is not None:
-            found[RUN_QUEUE_SECONDS] = round(1e-9 * int(os.pread(self._schedule, 128, 0).split()[1]), 6)
+        now = time.monotonic()
+        if now - self._read_at >= FRESH_S:
+            self._read_at = now
+            self._read_files()
+        found |= self._of_files
         dynamo: Any = sys.modules.get("torch._dynamo.utils")
         if dynamo is not None:
             found[RECOMPILATIONS] = dynamo.counters["stats"]["unique_graphs"]
         return found
 
-    def memory(self) -> tuple[float, float | None] | None:
-        """Return the memory that the process holds and its limit: of the limits the one that is nearest."""
-        if self._statm is None:
-            return None
-        size, resident, _, _, _, data, *_ = (int(part) * _PAGE_BYTES for part in os.pread(self._statm, 128, 0).split())
+    def _read_files(self) -> None:
+        if self._stats:
+            self._of_files[THROTTLED_SECONDS] = round(sum(_throttled_s(descriptor) for descriptor in self._stats), 6)
+        if self._schedule is not None:
+            self._of_files[RUN_QUEUE_SECONDS] = round(1e-9 * int(os.pread(self._schedule, 128, 0).split()[1]), 6)
+        if self._statm is not None:
+            self.memory = self._read_memory(self._statm)
+
+    def _read_memory(self, statm: int) -> tuple[float, float | None]:
+        size, resident, _, _, _, data, *_ = (int(part) * _PAGE_BYTES for part in os.pread(statm, 128, 0).split())
         known = [(float(resident), self._resident_limit)]
         if sys.platform != "win32":
             for held, kind in ((data, resource.RLIMIT_DATA), (size, resource.RLIMIT_AS)):

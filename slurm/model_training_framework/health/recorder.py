@@ -6,6 +6,7 @@ end. Rank 0 alone writes start and end.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import socket
 import time
@@ -25,7 +26,8 @@ log = logging.getLogger(__name__)
 FOLDER = "health"
 REST = ""  # time of a step that belongs to no part
 OUTSIDE = "outside"  # time between steps: checkpoints and evaluations, which have lines of their own
-MOST_WAITING = 64  # steps that a GPU may have before it
+INTERVAL_S = 0.5  # between writes: encoding many lines at once is cheap; a kill loses no more
+MOST_WAITING = 1000  # steps
 
 
 def rank_file(folder: Path, rank: int) -> Path:
@@ -49,7 +51,7 @@ class Recorder:
         self._device = device if device is not None and device.type == "cuda" else None
         self._marks = Marks(is_gpu=self._device is not None)
         self._waiting: deque[tuple[dict[str, Any], list[tuple[str, Any]], Any]] = deque()
-        self._marked_at = time.perf_counter()
+        self._marked_at = self._written_at = time.perf_counter()
         self._samples = self._tokens = 0
         self._sequence_length: int | None = None
         self._counters = ProcessCounters()
@@ -58,6 +60,7 @@ class Recorder:
             self._lines = JsonLines(rank_file(folder, rank))
         except OSError as error:
             log.warning("%s cannot be written: %s; the run has no telemetry", error.filename, error.strerror)
+        atexit.register(self._write)
 
     def start(
         self,
@@ -100,6 +103,7 @@ class Recorder:
             marks[-1] = (OUTSIDE, marks[-1][1])
         seconds = round(time.perf_counter() - self._marked_at, 6)
         self.enter()
+        self._settle(MOST_WAITING)
         self._add("activity", part=part, step=step, seconds=seconds, at=time.time(), rank=self._rank)
         self._write()
 
@@ -143,7 +147,7 @@ class Recorder:
         self.enter()
         values = {
             "number": number,
-            "at": round(time.time(), 6),
+            "at": time.time(),
             "rank": self._rank,
             "tokens": self._tokens * ranks or None,
             "samples": self._samples * ranks or None,
@@ -154,12 +158,12 @@ class Recorder:
         values["memory_bytes"], values["memory_limit_bytes"] = self._memory(values["counters"])
         self._samples = self._tokens = 0
         self._waiting.append((values, self._marks.take(), self._kept(loss)))
-        self._settle(MOST_WAITING)
-        if self._lines is not None:
-            self._lines.write_if_due()
+        if self._marked_at - self._written_at >= INTERVAL_S or len(self._waiting) > MOST_WAITING:
+            self._write()
 
     def end(self, state: str) -> None:
         """Note that training ended, and close the file."""
+        atexit.unregister(self._write)
         self._settle(0)
         if self._rank == 0:
             self._add("end", state=state, at=time.time())
@@ -209,7 +213,7 @@ class Recorder:
     def _memory(self, counters: dict[str, float]) -> tuple[float | None, float | None]:
         """Return memory and its limit, and put the allocator's retries to the counters."""
         if self._device is None:
-            return self._counters.memory() or (None, None)
+            return self._counters.memory or (None, None)
         import torch
 
         stats = torch.cuda.memory_stats_as_nested_dict(self._device)
@@ -222,6 +226,9 @@ class Recorder:
             self._lines.add({"event": event, **{name: value for name, value in values.items() if value is not None}})
 
     def _write(self) -> None:
+        """Write what is known: also at exit, where nobody ended the run."""
+        self._written_at = time.perf_counter()
+        self._settle(MOST_WAITING)
         if self._lines is not None:
             self._lines.write()
 

@@ -72,15 +72,3 @@ def test_a_file_at_its_limit_begins_anew_and_one_is_kept(tmp_path: Path) -> None
     numbers = [line["number"] for line in read(older) + read(path)]
     assert numbers == list(range(numbers[0], 100))
     assert older.stat().st_size + path.stat().st_size < 250
-
-
-def test_lines_wait_for_each_other_half_a_second(tmp_path: Path) -> None:
-    path = tmp_path / "lines"
-    written = JsonLines(path)
-    written.add({"number": 1})
-    written.write_if_due()
-    written.add({"number": 2})
-    written.write_if_due()
-    assert len(read(path)) == 1
-    written.close()
-    assert len(read(path)) == 2
