@@ -18,7 +18,7 @@ from predictor.watch.robust import cusum_limit, midmean
 
 MATERIAL = 0.03  # of the time: what repeated measurements of one kernel on data-centre GPUs differ by (docs/watch.md)
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
-FIRST_STEPS = 12  # before the usual step is known
+FIRST_STEPS = 16  # before the usual step is known
 _HAMPEL = 5.0  # standard deviations; the tail of real steps is heavier than a normal one
 _LAG = 12  # steps wait so long before they join the baseline
 _CONFIRM, _GIVE_UP = 8, 20  # steps after a suspected change of level
@@ -133,7 +133,7 @@ class Detector:
     def _take_first(self, number: int, value: float) -> Outcome:
         self._first.append((number, value))
         if len(self._first) >= FIRST_STEPS:
-            half = self._first[FIRST_STEPS // 2 :]
+            half = self._first[FIRST_STEPS // 4 :]
             middle = median(value for _, value in half)
             # Pauses among the first steps are no part of the usual one.
             near = [step for step in self._first if abs(step[1] - middle) < log(2)]
@@ -191,12 +191,13 @@ class Detector:
         old, suspects = self.baseline, self._suspects[onset:]
         middle = median(value for _, value in suspects)
         new = Baseline(step for step in suspects if abs(step[1] - middle) < log(2))
-        head = [step for step in self._suspects[:onset] if self._sign * (step[1] - old.level(step[0])) > MATERIAL]
+        shift = abs(middle - median(old.level(number) for number, _ in suspects))
+        between = sum(self._sign * (value - old.level(at)) > shift / 4 for at, value in self._suspects[:onset])
         self.baseline = new
         self._clear()
         return Shift(
             suspects[0][0], old.seconds, new.seconds, old.noise, new.noise, old.gap_s, new.gap_s,
-            sharp=steady and len(head) <= 1,
+            sharp=steady and between <= 2,
         )  # fmt: skip
 
     def _give_up(self) -> None:

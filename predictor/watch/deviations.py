@@ -20,7 +20,7 @@ from predictor.watch.slow_steps import SlowSteps
 _LAG = 12  # steps wait so long before they count as usual
 _CALIBRATED_BY = 50  # usual steps of the run
 _MOST_RECORDS = 48  # closed changes of level kept apart; the cheapest go first
-_MERGE = 64  # steps within which changes of level in one direction are one drift
+_MERGE = 32  # steps within which changes of level in one direction are one drift
 
 
 class Deviations:
@@ -195,11 +195,9 @@ class Deviations:
         last = self.levels[-1] if self.levels else None
         if shift.after_s < shift.before_s:
             self._end_levels(shift)
-        elif last is not None and last.last is None and last.seen >= shift.first - _MERGE and last.shift is not None:
-            if shift.after_s - shift.before_s > last.size_s / 4:
-                last.kind, last.shift = ChangeKind.DRIFT, replace(last.shift, sharp=False)
-                last.seen = affected[-1][0].number
-            last.shift = replace(last.shift, after_s=shift.after_s)
+        elif last is not None and last.shift is not None and _goes_on(last, shift):
+            last.kind, last.shift = ChangeKind.DRIFT, replace(last.shift, after_s=shift.after_s, sharp=False)
+            last.seen = affected[-1][0].number
         else:
             self._open_level(shift, affected[-1][0].number)
         self.usual = usual_profile()
@@ -289,3 +287,9 @@ class Deviations:
     def recent(self) -> list[float]:
         """Return the seconds of recent usual steps, sorted."""
         return sorted(self.detector.baseline.values()) if self.detector.baseline is not None else []
+
+
+def _goes_on(record: Record, shift: Shift) -> bool:
+    """Whether a change of level follows an earlier one so soon, and is so large, that both are one drift."""
+    soon = record.last is None and record.seen >= shift.first - _MERGE
+    return soon and shift.after_s - shift.before_s > record.size_s / 4

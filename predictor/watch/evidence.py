@@ -50,6 +50,7 @@ _MOST = 0.5  # of the extra time: what holds it is the place of the deviation
 _LITTLE = 0.25
 _NEAR_FULL = 0.92  # of the memory; PyTorch's allocator starts to flush its cache when a request no longer fits
 _LEAST_RAMP = 1.3  # 96 → 128 micro-batches; later stages of a ramp are smaller
+_SETTLED = 32  # steps after which the spread of a new level is known
 _SAME_SIZE = 0.08
 _COMPUTE = (FORWARD, BACKWARD, OPTIMIZER)
 
@@ -297,9 +298,11 @@ def _shape(record: Record) -> Sign | None:
     shift = _only_times(record)
     if shift is None or shift.after_s < _LEAST_RAMP * shift.before_s:
         return None
-    if shift.after_noise > 2 * max(shift.before_noise, 0.01):
+    settled = record.occurrences >= _SETTLED
+    if settled and shift.after_noise > 2 * max(shift.before_noise, 0.01):
         return None
-    text = f"Complete within a step or two, × {shift.after_s / shift.before_s:.2f}, relative spread no larger"
+    text = f"Complete within a step or two, × {shift.after_s / shift.before_s:.2f}"
+    text += ", relative spread no larger" if settled else ""
     return Sign("shape", "ramp", text)
 
 
@@ -310,14 +313,16 @@ def _gap(record: Record) -> Sign | None:
         return None
     grown = shift.after_s / shift.before_s
     noise = shift.before_noise * shift.before_s + shift.after_noise * shift.after_s
-    if shift.before_gap_s * (grown - 1) < noise:
+    if shift.before_gap_s * (grown - 1) <= noise:
         return None
-    kept = shift.after_gap_s < shift.before_gap_s * (1 + grown) / 2
+    share = (shift.after_gap_s / shift.before_gap_s - 1) / (grown - 1)  # 0: it stayed; 1: it grew with the step
+    if 1 / 3 < share < 2 / 3:
+        return None
     text = (
         f"Kinds of steps differ by {duration(shift.after_gap_s)} after {duration(shift.before_gap_s)}, "
         f"while the step grew × {grown:.2f}"
     )
-    return Sign("gap", "yes" if kept else "no", text)
+    return Sign("gap", "yes" if share < 0.5 else "no", text)
 
 
 def _repeated(record: Record) -> Sign | None:
