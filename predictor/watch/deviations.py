@@ -20,6 +20,7 @@ from predictor.watch.slow_steps import SlowSteps
 _LAG = 12  # steps wait so long before they count as usual
 _CALIBRATED_BY = 50  # usual steps of the run
 _MOST_RECORDS = 48  # closed changes of level kept apart; the cheapest go first
+_AMONG_USUAL = 0.6  # of suspected steps: more of them slow may be a change of level
 _MERGE = 32  # steps within which changes of level in one direction are one drift
 
 
@@ -64,7 +65,7 @@ class Deviations:
         elif masked:
             self._take_beside(observation, outcome.extra_s)
         elif outcome.label is Label.SUSPECT:
-            self._suspects.append((observation, outcome.extra_s))
+            self._suspect(observation, outcome)
             if outcome.shift is not None:
                 self._shift(outcome.shift)
             elif suspected and not self.detector.suspects:
@@ -172,15 +173,28 @@ class Deviations:
         slow = self._slow.setdefault(key, SlowSteps())
         level = self.usual_s
         assert level is not None
-        rate = (self._slow_steps + 0.5) / (self._observed + 50)
+        before = max(self._slow_steps - 1 - slow.latest(observation.number), 0)
+        rate = (before + 0.5) / (self._observed + 50)
         slow.add(observation, outcome.extra_s, level, self.usual, min(max(rate, 1e-3), 0.5))
+
+    def _suspect(self, observation: Observation, outcome: Outcome) -> None:
+        """Hold a step until it is known whether the level changed; slow ones among usual ones are not held."""
+        self._suspects.append((observation, outcome.extra_s))
+        slow = [pair for pair in self._suspects if self._is_slow(pair[0])]
+        if len(slow) <= _AMONG_USUAL * len(self._suspects):
+            for step, extra in slow:
+                self._take_plain(step, Outcome(Label.SLOW, extra))
+            self._suspects = [pair for pair in self._suspects if pair not in slow]
+
+    def _is_slow(self, observation: Observation) -> bool:
+        return self.detector.is_slow(observation.number, log_seconds(observation.seconds))
 
     def _clear(self) -> None:
         """Take the suspects one by one: the level did not change."""
         suspects, self._suspects = self._suspects, []
         for observation, extra in suspects:
-            slow = self.detector.is_slow(observation.number, log_seconds(observation.seconds))
-            self._take_plain(observation, Outcome(Label.SLOW if slow else Label.USUAL, extra))
+            label = Label.SLOW if self._is_slow(observation) else Label.USUAL
+            self._take_plain(observation, Outcome(label, extra))
 
     def _shift(self, shift: Shift) -> None:
         """Take a change of level."""

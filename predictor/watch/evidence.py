@@ -49,7 +49,9 @@ from predictor.watch.records import Record
 _MOST = 0.5  # of the extra time: what holds it is the place of the deviation
 _LITTLE = 0.25
 _NEAR_FULL = 0.92  # of the memory; PyTorch's allocator starts to flush its cache when a request no longer fits
-_LEAST_RAMP = 1.3  # 96 → 128 micro-batches; later stages of a ramp are smaller
+_RAMPS = (1.5, 2.0, 3.0, 4.0)  # of the work from stage to stage; smaller ones cannot be told from faults
+_SCALES = 0.75  # of a step grows with its work, at least; the rest is the optimizer and launches
+_LEAST_ERROR = 0.02
 _SETTLED = 32  # steps after which the spread of a new level is known
 _SAME_SIZE = 0.08
 _COMPUTE = (FORWARD, BACKWARD, OPTIMIZER)
@@ -294,14 +296,17 @@ def _only_times(record: Record) -> Shift | None:
 
 
 def _shape(record: Record) -> Sign | None:
-    """Whether a change of level looks like one of the plan: at once, by a third or more, with the same spread."""
+    """Whether a change of level looks like a stage of a ramp: at once, by half or a multiple, with the same spread."""
     shift = _only_times(record)
-    if shift is None or shift.after_s < _LEAST_RAMP * shift.before_s:
+    if shift is None:
+        return None
+    grown = shift.after_s / shift.before_s
+    if not any(_SCALES * (ramp - 1) <= grown - 1 <= ramp - 1 + _LEAST_ERROR for ramp in _RAMPS):
         return None
     settled = record.occurrences >= _SETTLED
     if settled and shift.after_noise > 2 * max(shift.before_noise, 0.01):
         return None
-    text = f"Complete within a step or two, × {shift.after_s / shift.before_s:.2f}"
+    text = f"Complete within a step or two, × {grown:.2f}"
     text += ", relative spread no larger" if settled else ""
     return Sign("shape", "ramp", text)
 
