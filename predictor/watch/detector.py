@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from math import exp, log, log1p
 from statistics import median
 
@@ -72,6 +73,7 @@ class Cusum:
     start: int | None = None
 
     def take(self, score: float, number: int) -> float:
+        """Add the score of a step and return the sum."""
         if self.sum <= 0 and score > 0:
             self.start = number
         self.sum = max(0.0, self.sum + score)
@@ -165,7 +167,8 @@ class Detector:
 
     def _decide(self, number: int, value: float, extra: float) -> Outcome:
         """Decide on a suspected change of level."""
-        assert self.baseline is not None and self._suspects is not None
+        assert self.baseline is not None
+        assert self._suspects is not None
         self._suspects.append((number, value))
         outcome = Outcome(Label.SUSPECT, extra)
         moved = [self._sign * (value - self.baseline.level(at)) for at, value in self._suspects]
@@ -187,7 +190,8 @@ class Detector:
 
     def _shifted(self, onset: int, steady: bool) -> Shift:
         """Take the suspects from ``onset`` on for the new level."""
-        assert self.baseline is not None and self._suspects is not None
+        assert self.baseline is not None
+        assert self._suspects is not None
         old, suspects = self.baseline, self._suspects[onset:]
         middle = median(value for _, value in suspects)
         new = Baseline(step for step in suspects if abs(step[1] - middle) < log(2))
@@ -212,5 +216,4 @@ class Detector:
 
 def _onset(moved: Sequence[float], half: float) -> int:
     """Return the first of two neighbours that have moved by half of a change."""
-    pairs = zip(moved, moved[1:], strict=False)
-    return next((at for at, (one, two) in enumerate(pairs) if one > half and two > half), len(moved))
+    return next((at for at, (one, two) in enumerate(pairwise(moved)) if one > half and two > half), len(moved))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
+from math import log2
 from statistics import median
 
 from predictor.watch.baseline import WINDOW, log_seconds
@@ -20,6 +21,7 @@ from predictor.watch.slow_steps import SlowSteps
 _LAG = 12  # steps wait so long before they count as usual
 _CALIBRATED_BY = 50  # usual steps of the run
 _MOST_RECORDS = 48  # closed changes of level kept apart; the cheapest go first
+_SIZES = 12
 _AMONG_USUAL = 0.6  # of suspected steps: more of them slow may be a change of level
 _MERGE = 32  # steps within which changes of level in one direction are one drift
 
@@ -42,9 +44,9 @@ class Deviations:
         self._suspects: list[tuple[Observation, float]] = []
         self._drifting: Record | None = None
         self._masked = 0.0
-        self._observed = self._slow_steps = 0
+        self._observed = self._steps = 0
+        self._sizes: Counter[int] = Counter()  # slow steps by log2 of their extra time over a usual step
         self._calibration: list[float] = []
-        self.spent_s = 0.0
 
     @property
     def usual_s(self) -> float | None:
@@ -54,7 +56,7 @@ class Deviations:
     def observe(self, observation: Observation) -> None:
         """Take a step."""
         self._observed += 1
-        self.spent_s += observation.seconds * observation.steps
+        self._steps += observation.steps
         beside = bool(observation.activities)
         self._masked += (beside - self._masked) / 64
         masked = beside and self._masked < 0.5
@@ -168,14 +170,16 @@ class Deviations:
             record.affected.add(observation)
 
     def _slow_step(self, observation: Observation, outcome: Outcome) -> None:
-        self._slow_steps += 1
         key = observation.dominant(self.usual)
         slow = self._slow.setdefault(key, SlowSteps())
         level = self.usual_s
         assert level is not None
-        before = max(self._slow_steps - 1 - slow.latest(observation.number), 0)
-        rate = (before + 0.5) / (self._observed + 50)
-        slow.add(observation, outcome.extra_s, level, self.usual, min(max(rate, 1e-3), 0.5))
+        # By chance: steps at least half as slow, those just before left out, for they may be this deviation's.
+        size = min(max(round(log2(max(outcome.extra_s, 1e-9) / level)), -_SIZES), _SIZES)
+        similar = sum(count for other, count in self._sizes.items() if other >= size - 1)
+        self._sizes[size] += 1
+        rate = (max(similar - slow.latest(observation.number), 0) + 0.5) / (self._observed + 50)
+        slow.add(observation, outcome.extra_s, level, self.usual, min(rate, 0.5))
 
     def _suspect(self, observation: Observation, outcome: Outcome) -> None:
         """Hold a step until it is known whether the level changed; slow ones among usual ones are not held."""
@@ -209,8 +213,9 @@ class Deviations:
         last = self.levels[-1] if self.levels else None
         if shift.after_s < shift.before_s:
             self._end_levels(shift)
-        elif last is not None and last.shift is not None and _goes_on(last, shift):
-            last.kind, last.shift = ChangeKind.DRIFT, replace(last.shift, after_s=shift.after_s, sharp=False)
+        elif last is not None and _goes_on(last, shift, affected[0][0].steps):
+            last.kind = ChangeKind.DRIFT
+            last.shift = replace(last.shift or shift, after_s=shift.after_s, sharp=False)
             last.seen = affected[-1][0].number
         else:
             self._open_level(shift, affected[-1][0].number)
@@ -258,7 +263,7 @@ class Deviations:
         self._recent.clear()
         self._suspects, self._first = [], []
         for slow in self._slow.values():
-            slow.settle(1 << 62)
+            slow.restart()
         for record in self.levels:
             record.last = last if record.last is None else record.last
         self._end_drift(last + 1)
@@ -274,8 +279,8 @@ class Deviations:
             return None
         usual = Profile(run={"seconds": expected.seconds, **dict(expected.parts)})
         record = Record(ChangeKind.WHOLE, 0, expected.seconds, usual, affected=self.usual.copy())
-        record.occurrences = record.steps = self._observed
-        record.lost_s = (own - expected.seconds) * self._observed
+        record.occurrences = record.steps = self._steps
+        record.lost_s = (own - expected.seconds) * self._steps
         finding = finding_of(record)
         needed = needed_parts(expected, own)
         explanations = tuple(
@@ -303,7 +308,9 @@ class Deviations:
         return sorted(self.detector.baseline.values()) if self.detector.baseline is not None else []
 
 
-def _goes_on(record: Record, shift: Shift) -> bool:
+def _goes_on(record: Record, shift: Shift, unit: int) -> bool:
     """Whether a change of level follows an earlier one so soon, and is so large, that both are one drift."""
-    soon = record.last is None and record.seen >= shift.first - _MERGE
+    if record.shift is None or (record.shift.sharp and shift.sharp):
+        return False
+    soon = record.last is None and record.seen >= shift.first - _MERGE * unit
     return soon and shift.after_s - shift.before_s > record.size_s / 4

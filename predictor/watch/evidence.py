@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import log
 from statistics import median
 
+from predictor.watch.detector import Shift
 from predictor.watch.events import (
     ALLOCATOR_RETRIES,
     ALLOCATOR_RETRY,
@@ -30,7 +31,6 @@ from predictor.watch.events import (
     RECOMPILED,
     THROTTLED_SECONDS,
 )
-from predictor.watch.detector import Shift
 from predictor.watch.health import ChangeKind
 from predictor.watch.observations import (
     CAPPED_DEVICES,
@@ -333,7 +333,7 @@ def _gap(record: Record) -> Sign | None:
 def _repeated(record: Record) -> Sign | None:
     """Whether another change of level has the same size in seconds, as the stages of a ramp have."""
     shift = _only_times(record)
-    if shift is None:
+    if shift is None or _shape(record) is None:
         return None
     size = shift.after_s - shift.before_s
     same = [other for other in record.other_sizes_s if abs(other / size - 1) < _SAME_SIZE]

@@ -1,8 +1,9 @@
 """Robust statistics of step times, in the standard library.
 
-Sources: Hampel 1974 (median and MAD); Page 1954 (CUSUM), its average run length by Siegmund 1985, eq. 2.57 with the
-correction for discrete time; Johnson and Bagshaw 1974 (CUSUM of autocorrelated values: the long-run variance), here by batch means;
-Reynolds and Stoumbos 1999 (CUSUM of a proportion); Mann 1945, Kendall 1975 and Theil 1950, Sen 1968 (trend).
+Sources: Hampel 1974 (median and MAD), Tukey 1977 (midmean); Page 1954 (CUSUM), its average run length by Siegmund 1985,
+eq. 2.57 with the correction for discrete time; Johnson and Bagshaw 1974 (CUSUM of autocorrelated values: the long-run
+variance), here by batch means; Reynolds and Stoumbos 1999 (CUSUM of a proportion); Mann 1945, Kendall 1975 and
+Theil 1950, Sen 1968 (trend).
 """
 
 from __future__ import annotations

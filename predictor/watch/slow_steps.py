@@ -62,22 +62,24 @@ class SlowSteps:
     isolated: Record | None = None
     closed: deque[Record] = field(default_factory=lambda: deque(maxlen=16))
     _loose: deque[tuple[Observation, float]] = field(default_factory=lambda: deque(maxlen=_LOOSE))
+    _patience: int = _PATIENCE
     _rate: Cusum = field(default_factory=Cusum)
 
     def add(self, observation: Observation, extra_s: float, level_s: float, usual: Profile, rate: float) -> None:
         """Add a slow step; ``rate``: of slow steps in the run so far."""
-        number = observation.number
+        number, unit = observation.number, observation.steps
+        self._patience = _PATIENCE * unit
         for record in self.periodic:
             period = record.period
             if record.last is None and period and (number - record.numbers[-1]) % period == 0:
                 record.add(observation, extra_s)
                 return
         self._loose.append((observation, extra_s))
-        period = period_of([loose.number for loose, _ in self._loose], rate)
+        period = period_of([loose.number // unit for loose, _ in self._loose], rate)
         if period is not None:
-            self._split(period, level_s, usual)
+            self._split(period * unit, level_s, usual)
             return
-        if extra_s >= MATERIAL * HORIZON * level_s:
+        if extra_s * unit >= MATERIAL * HORIZON * level_s:
             pause = Record(ChangeKind.SINGLE, number, level_s, usual.copy(), last=number, seen=number)
             pause.add(observation, extra_s)
             self.closed.append(pause)
@@ -93,7 +95,7 @@ class SlowSteps:
 
     def latest(self, number: int) -> int:
         """Return the slow steps without a period within the last ones."""
-        return sum(observation.number > number - _PATIENCE for observation, _ in self._loose)
+        return sum(observation.number > number - self._patience for observation, _ in self._loose)
 
     def usual_step(self, number: int) -> None:
         """Take note of a step that is not slow."""
@@ -135,6 +137,15 @@ class SlowSteps:
             self._loose.pop()
         self._rate = Cusum()
 
+    def restart(self) -> None:
+        """End everything: step numbers go back."""
+        for record in self.periodic:
+            record.last = record.numbers[-1] if record.last is None else record.last
+        if self.episode is not None:
+            self._close()
+        self._loose.clear()
+        self._rate = Cusum()
+
     def settle(self, number: int) -> None:
         """End what is over by step ``number``."""
         for record in self.periodic:
@@ -145,7 +156,7 @@ class SlowSteps:
         if self.episode is None:
             return
         self.episode.seen = number
-        if number - self.episode.numbers[-1] > _PATIENCE:
+        if number - self.episode.numbers[-1] > self._patience:
             self._close()
 
     def _close(self) -> None:
