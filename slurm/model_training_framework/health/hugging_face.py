@@ -22,11 +22,10 @@ class HealthCallback(TrainerCallback):  # type: ignore[misc]
         self._recorder = Recorder(Path(args.output_dir), args.process_index, args.world_size, args.device)
         self._recorder.start("transformers", state.global_step or None, state.max_steps)
         self._loss: Any = None
-        model = given["model"]
-        self._hooks = (
-            model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
-            model.register_forward_hook(self._after_forward),
-        )
+        model, self._hooks = given["model"], []
+        if not args.torch_compile:  # a compiled model would break its graph at a hook
+            self._hooks.append(model.register_forward_pre_hook(self._before_forward, with_kwargs=True))
+            self._hooks.append(model.register_forward_hook(self._after_forward))
         self._recorder.enter(DATA)
 
     def _before_forward(self, model: Any, _given: Any, named: dict[str, Any]) -> None:
@@ -39,6 +38,10 @@ class HealthCallback(TrainerCallback):  # type: ignore[misc]
             self._loss = getattr(output, "loss", None)
             self._recorder.expect_backward(self._loss)
             self._recorder.enter(BACKWARD)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note that data is there."""
+        self._recorder.enter()
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Note that the optimizer begins."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from model_training_framework.health.recorder import REST, Recorder, state_of
 from model_training_framework.trainer.callbacks import TrainingCallback
+from model_training_framework.trainer.snapshot import ddp_of
 from model_training_framework.trainer.state import TrainerPhase
 from model_training_framework.trainer.view import TrainerView
-from predictor.watch.events import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER
+from predictor.watch.events import BACKWARD, CHECKPOINT, COMMUNICATION, DATA, EVALUATION, FORWARD, OPTIMIZER
 
 PHASES = {
     TrainerPhase.TRAIN_BATCH_FORWARD: FORWARD,
@@ -30,6 +31,7 @@ class HealthCallback(TrainingCallback):
     def __init__(self) -> None:
         """Begin without a file."""
         self._recorder: Recorder | None = None
+        self._hooks: list[Any] = []
         self._waited_s = self._waiting_from_s = 0.0
 
     def on_training_start(self, trainer: TrainerView) -> None:
@@ -38,6 +40,28 @@ class HealthCallback(TrainingCallback):
         self._recorder = Recorder(trainer.config.experiment_dir, ranks.rank, ranks.world_size, fabric.device)
         hosts = tuple(ranks.gather(socket.gethostname(), "name hosts"))
         self._recorder.start("model_training_framework", state.global_step or None, trainer.config.max_steps, hosts)
+        if ranks.world_size > 1:
+            self._mark_forward(self._recorder, ddp_of(trainer.model) or trainer.module, trainer.module)
+
+    def _mark_forward(self, recorder: Recorder, outer: Any, inner: Any) -> None:
+        """Have what DDP and FSDP do before a forward pass (broadcast of buffers, first all-gather) told apart.
+
+        A compiled module would break its graph at a hook.
+        """
+        if getattr(inner, "_compiled_call_impl", None) is not None:
+            return
+
+        def entering(part: str) -> Callable[[Any, Any], None]:
+            def hook(module: Any, _given: Any) -> None:
+                if module.training:
+                    recorder.enter(part)
+
+            return hook
+
+        self._hooks = [
+            outer.register_forward_pre_hook(entering(COMMUNICATION), prepend=True),
+            inner.register_forward_pre_hook(entering(FORWARD)),
+        ]
 
     def on_batch_fetch(self, trainer: TrainerView) -> None:
         """Note that data is loaded."""
@@ -97,6 +121,9 @@ class HealthCallback(TrainingCallback):
         self._end(state_of(error))
 
     def _end(self, state: str) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
         if self._recorder is not None:
             self._recorder.end(state)
             self._recorder = None
