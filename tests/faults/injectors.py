@@ -19,7 +19,7 @@ from model_training_framework.health.process import cgroup_mounts
 CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000  # sched.h
 PERIOD_US = 100_000  # of a quota; the kernel's default and Kubernetes'
 BURST_BYTES = 1 << 17  # of the shaped loopback: two of its packets, 64 KiB each
-GRADIENT_BYTES = 1.6e6  # of the model in training.py, about
+GRADIENT_BYTES = 6.4e5  # of the model in training.py, about
 
 
 class NotPossibleError(Exception):

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from predictor.watch.events import Activity, End, Event, Start, Step
-from predictor.watch.health import Finding, Health
+from predictor.watch.health import ChangeKind, Finding, Health
 from predictor.watch.monitor import Monitor
 from tests.faults.truth import CAUSES, TRUTH, Fault, Kind
 
 WITHIN = 20  # steps, in which a fault is to be detected
 EARLY = 3  # steps before the fault at which its change may be dated
 EVENTS = {"step": Step, "activity": Activity, "start": Start, "end": End}
+REPEATED = 36  # steps that a restarted run may have been ahead of its last checkpoint and its last lines
+EXPECTED = (Kind.BATCH, Kind.RESTART)  # that the monitor rightly takes for no alarm
 CONTENDED = 0.5  # cores that others took, from which contention in a healthy run is true
 
 
@@ -99,18 +101,16 @@ def judge(folder: Path) -> Verdict | None:
 
 
 def _since(health: Health, began: int, fault: Fault) -> list[Finding]:
-    """Return findings of a fault, the most costly first: those that began with it, or name its cause and go on."""
+    """Return findings of a fault, the most costly first: those that began with it; a drift's beginning is vague."""
     return sorted((one for one in health.findings if _is_of(one, began, fault)), key=lambda one: -one.change.lost_s)
 
 
 def _is_of(finding: Finding, began: int, fault: Fault) -> bool:
-    change, first = finding.change, finding.explanations[0].cause
-    if fault.kind is Kind.RESTART:
-        began -= 2 * 8 + WITHIN  # the run goes back to its checkpoint
-    names_it = first in CAUSES[fault.kind]
-    if finding.is_expected and not names_it:
+    change, names_it = finding.change, finding.explanations[0].cause in CAUSES[fault.kind]
+    if finding.is_expected and not (names_it and fault.kind in EXPECTED):
         return False
-    return change.first_step >= began - EARLY or (names_it and (change.last_step is None or change.last_step >= began))
+    early = REPEATED if fault.kind is Kind.RESTART else WITHIN if change.kind is ChangeKind.DRIFT else EARLY
+    return change.first_step >= began - early and (change.last_step is None or change.last_step >= began - early)
 
 
 def table(verdicts: Iterable[Verdict]) -> str:

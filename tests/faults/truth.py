@@ -30,14 +30,14 @@ class Kind(StrEnum):
 # Sizes of each, and their unit.
 SIZES: dict[Kind, tuple[float, ...]] = {
     Kind.NONE: (0.0,),
-    Kind.SLOW_RANK: (0.3, 0.5, 0.7),  # share of the time for which one rank is stopped, in pulses of a step's length
+    Kind.SLOW_RANK: (0.4, 0.6, 0.8),  # share of the time for which one rank is stopped, in pulses of a step's length
     Kind.LOADER: (0.5, 1.0, 2.0),  # usual steps that the loader takes longer for a batch
     Kind.DISK: (2.0, 5.0, 10.0),  # usual steps that a checkpoint takes longer
     Kind.CONTENTION: (1.0, 2.0, 4.0),  # busy processes on each core of the run
     Kind.CGROUP: (0.75, 0.5, 0.35),  # of the CPU time that the ranks took before
     Kind.NETWORK: (0.5, 1.0, 2.0),  # usual steps that the gradients' reduction takes longer
     Kind.BATCH: (2.0, 4.0, 8.0),  # times the samples, or the sequence
-    Kind.LEAK: (4.0, 8.0, 16.0),  # MB that a step keeps, and that all later ones read
+    Kind.LEAK: (6.0, 12.0, 24.0),  # MB that a step keeps, and that all later ones read
     Kind.RESTART: (0.2, 1.0, 3.0),  # seconds from the kill to the start
 }
 # Causes of predictor/watch/causes.yaml that name the part.
