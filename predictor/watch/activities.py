@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import log
 from statistics import median
 
@@ -95,7 +96,7 @@ def _add(record: Record, step: int, activities: Iterable[str]) -> None:
     record.steps += 1
     record.activities.update(set(activities) if record.is_longer else ())
     latest = list(record.numbers)[-4:]
-    gaps = {right - left for left, right in zip(latest, latest[1:], strict=False)}
+    gaps = {right - left for left, right in pairwise(latest)}
     record.period = gaps.pop() if len(gaps) == 1 and record.occurrences > 2 else None
     single = record.occurrences == 1
     record.kind = ChangeKind.SINGLE if single else ChangeKind.PERIODIC if record.period else ChangeKind.IRREGULAR

@@ -38,7 +38,6 @@ from predictor.watch.observations import (
     CLOCK,
     HOT_DEVICES,
     MEMORY,
-    MEMORY_SHARE,
     SAMPLES,
     SECONDS,
     SEQUENCE,
@@ -257,7 +256,9 @@ def _activity(record: Record) -> Sign | None:
     if record.is_stated:
         text = f"{part.capitalize()} {record.occurrences} times, {duration(record.lost_s / record.occurrences)} each"
     if record.is_longer:
-        text = f"{part.capitalize()}: {duration(record.change.extra_s)} longer than the {duration(record.level_s)} before"
+        text = (
+            f"{part.capitalize()}: {duration(record.change.extra_s)} longer than the {duration(record.level_s)} before"
+        )
     return Sign("activity", part, text)
 
 

@@ -95,7 +95,11 @@ def stored(folder: Path, kind: Kind, extra_s: float, began: int = 61) -> Path:
             for number in range(1, 121):
                 late = extra_s if number >= began else 0.0
                 wobble = 0.001 * (number * 7 % 5)
-                parts = {"forward": 0.05 + wobble, "data": late * (rank == 1), "communication": 0.01 + late * (rank == 0)}
+                parts = {
+                    "forward": 0.05 + wobble,
+                    "data": late * (rank == 1),
+                    "communication": 0.01 + late * (rank == 0),
+                }
                 seconds = 0.1 + wobble + late
                 values = {"number": number, "seconds": seconds, "rank": rank, "at": 0.1 * number, "parts": parts}
                 stream.write(json.dumps({"event": "step", **values}) + "\n")
@@ -103,11 +107,8 @@ def stored(folder: Path, kind: Kind, extra_s: float, began: int = 61) -> Path:
 
 
 def test_verdicts_of_stored_runs(tmp_path: Path) -> None:
-    slow = judge(stored(tmp_path, Kind.LOADER, 0.1))
-    missed = judge(stored(tmp_path, Kind.NETWORK, 0.0))
-    healthy = judge(stored(tmp_path, Kind.NONE, 0.0))
-    alarmed = judge(stored(tmp_path, Kind.CONTENTION, 0.0))
-    assert slow is not None and missed is not None and healthy is not None and alarmed is not None
+    made = ((Kind.LOADER, 0.1), (Kind.NETWORK, 0.0), (Kind.NONE, 0.0))
+    slow, missed, healthy = (verdict for one in made if (verdict := judge(stored(tmp_path, *one))) is not None)
     assert (slow.detected, slow.is_first) == (True, True)
     assert (missed.detected, missed.causes, missed.is_among_two) == (False, (), False)
     assert healthy.alarms == ()
