@@ -17,7 +17,7 @@ from predictor.core.costs.collectives import Topology, topology_of
 RANK_ORDER = ("tp", "cp", "dp", "pp")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)  # a base alone
 class LayoutKeys:
     """Degrees of parallelism. The section ``parallelism`` checks the keys as a file is read, a layout has them."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import attrgetter
 
 from predictor.core.base.lazy import lazy
@@ -50,9 +50,8 @@ _SIZES: dict[tuple[object, ...], object] = {}  # hashed once for each model
 _ROWS: dict[tuple[object, ...], list[Row]] = {}  # of layers, shared by models
 
 
-@dataclass(frozen=True)  # no slots: what follows from the sizes is computed once
 class Transformer(Architecture):
-    """An architecture with what follows from it."""
+    """An architecture with what follows from it, computed once: unlike its base, it has no slots."""
 
     def layer_rows(self, kind: LayerKind) -> list[Row]:
         """Return the rows of a layer that one rank holds whole, over a sample."""
