@@ -54,9 +54,9 @@ Name = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class OwnPart(BaseModel):
-    """Base of the file's parts: closed and immutable."""
+    """Base of the file's parts: closed and immutable. Most runs have no such file: built on first use."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class OwnGpu(OwnPart):

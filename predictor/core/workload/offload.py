@@ -100,6 +100,8 @@ def with_host_gradients(run: TrainingRun, parameters: RankParameters, backward: 
     Source: DeepSpeed deepspeed/runtime/zero/stage_1_and_2.py, async_accumulate_grad_in_cpu_via_gpu; stage3.py,
     partition_grads; torch distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_reduce.
     """
+    if not run.offload_optimizer and not run.offload_parameters:
+        return backward
     held = parameters.dense / run.zero_ranks + parameters.routed / run.expert_zero_ranks
     if updates_beside_weights(run):
         copies = host_copy("gradients_to_host", held * (FP32_BYTES if run.fp32_parameters else run.element_bytes))

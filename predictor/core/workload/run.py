@@ -87,6 +87,11 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
         ranks = self.layout.gradient_ranks  # a search tries layouts whose ranks the group does not divide
         return ranks if self.zero_group_size is None else gcd(self.zero_group_size, ranks)
 
+    @lazy
+    def dense_groups(self) -> tuple[Topology, Topology]:
+        """The ranks that share out the states of dense weights, and those that hold the same share."""
+        return self.layout.sharing_group(self.zero_ranks), self.layout.replica_group(self.zero_ranks)
+
     @property
     def expert_zero_ranks(self) -> int:
         """Return the ranks that share out the states of the same experts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from predictor.core.blocks.mixers import LayerKind
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.host_stack import slowdown, step_work
@@ -13,7 +12,7 @@ from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Optimizer
 from predictor.core.workload.sharded_step import shared_once
-from predictor.core.workload.sharding import groups_of, reduction_tasks, shares_once
+from predictor.core.workload.sharding import Groups, groups_of, reduction_tasks, shares_once
 from predictor.core.workload.step_tasks import EndTasks
 from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
 
@@ -52,27 +51,22 @@ def _tensors(run: TrainingRun, stage: int) -> int:
     if run.lora is not None:
         return 0  # adapters are few beside what they adapt
     each = 2 if run.model.biases.of_ffn else 1
-    return each * sum([count * _weighted(run, kind) for kind, count in run.stage_kinds(stage).items()])
+    return each * sum([count * run.model.weighted_rows(kind) for kind, count in run.stage_kinds(stage).items()])
 
 
-def _weighted(run: TrainingRun, kind: LayerKind) -> int:
-    return len([row for row in run.model.layer_rows(kind) if row.weights])
-
-
-def _owned(run: TrainingRun, parameters: RankParameters) -> int:
-    """Return how many of a stage's parameters a rank updates."""
-    if run.zero_stage == 0:
-        return parameters.total
-    return sum(-(-group.parameters // group.sharing.ranks) for group in groups_of(run, parameters))
+def _share(run: TrainingRun, group: Groups) -> int:
+    """Return how many of a group's parameters a rank updates."""
+    return group.parameters if run.zero_stage == 0 else -(-group.parameters // group.sharing.ranks)
 
 
 def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTasks:
     """Return what a stage of so many parameters runs after its last micro-batch."""
     reduction: list[Task] = []
     gather: list[Task] = []
-    owned = _owned(run, parameters)
+    owned = 0
     for group in groups_of(run, parameters):
-        share = -(-group.parameters // group.sharing.ranks)
+        share = _share(run, group)
+        owned += share
         if run.zero_stage < 2:
             reduction += reduction_tasks(run, group)
         if run.zero_stage in (1, 2):
@@ -82,7 +76,7 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
     optimizer = [*around, *step_weight_casts(run, stage), *returned]
     launched = 0.0
     if run.optimizer is Optimizer.MUON:
-        own = _owned(run, parameters.matrices)
+        own = sum([_share(run, group) for group in groups_of(run, parameters.matrices)])
         tasks, launched = muon_update(run, stage, own)
         optimizer, on_gpu = tasks + optimizer, on_gpu - own
     if on_gpu or on_host is None:

@@ -63,6 +63,13 @@ class Transformer(Architecture):
             )
         return rows
 
+    def weighted_rows(self, kind: LayerKind) -> int:
+        """Return how many rows of a layer have weights."""
+        known = self._known_weighted.get(kind)
+        if known is None:
+            known = self._known_weighted[kind] = len([row for row in self.layer_rows(kind) if row.weights])
+        return known
+
     @lazy
     def layer_sizes(self) -> object:
         """A key for all that the rows of a layer depend on, the sizes of a call aside, which models have in common."""
@@ -76,6 +83,11 @@ class Transformer(Architecture):
     @lazy
     def _known_rows(self) -> dict[LayerKind, list[Row]]:
         """Rows of the kinds of layers that were asked for."""
+        return {}
+
+    @lazy
+    def _known_weighted(self) -> dict[LayerKind, int]:
+        """Rows with weights of the kinds of layers that were asked for."""
         return {}
 
     def _unmet_parameters(self) -> int:
