@@ -97,8 +97,10 @@ def durations(step: StepTasks, stages: Sequence[StageTime], end: str = "us") -> 
         [getattr(chunk.recompute.cost, end) + getattr(chunk.backward.cost, end) for chunk in stage.chunks]
         for stage in stages
     ]
+    if not SCHEDULES[step.schedule].splits_backward:
+        return Durations(forward, backward, [])
     weight = [[getattr(chunk.weight.cost, end) for chunk in stage.chunks] for stage in stages]
-    return Durations(forward, backward, weight if SCHEDULES[step.schedule].splits_backward else [])
+    return Durations(forward, backward, weight)
 
 
 def _compose(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from predictor.core.costs.cost import ZERO, Cost, Source, total
@@ -105,8 +104,7 @@ class ChunkTime(NamedTuple):
 NO_CHUNK = ChunkTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
 
 
-@dataclass(frozen=True, slots=True)
-class StageTime:
+class StageTime(NamedTuple):
     """One stage's passes per micro-batch and chunk, and its end of the step.
 
     Attributes:

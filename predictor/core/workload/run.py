@@ -241,10 +241,10 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
         is_left_out = not self.layers_in_16_bits_at_start <= layer < first_left_out
         return self.model.kind(layer)._replace(in_16_bits=self.gemm_recipe is not None and is_left_out)
 
-    def stage_kinds(self, stage: int) -> Counter[LayerKind]:
+    def stage_kinds(self, stage: int) -> dict[LayerKind, int]:
         """Return how many layers of each kind a stage holds."""
         if self.only_kind is not None:
-            return Counter({self.only_kind: sum(self.chunk_layers[stage])})
+            return {self.only_kind: sum(self.chunk_layers[stage])}
         kinds: Counter[LayerKind] = Counter()
         for chunk in range(self.virtual_pipeline_parallel_size):
             kinds.update(self.layer_kinds(stage, chunk))
