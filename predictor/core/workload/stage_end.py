@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.host_stack import slowdown, step_work
@@ -11,10 +13,18 @@ from predictor.core.workload.offload import update, updates_beside_weights
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Optimizer
-from predictor.core.workload.sharded_step import shared_once
-from predictor.core.workload.sharding import Groups, groups_of, reduction_tasks, shares_once
+from predictor.core.workload.sharding import (
+    Groups,
+    gather_tasks,
+    gradient_copies,
+    groups_of,
+    reduction_tasks,
+    scatter_tasks,
+    shares_once,
+    weight_copies,
+)
 from predictor.core.workload.step_tasks import EndTasks
-from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
+from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task, scaled
 
 # Per parameter around Adam in mixed precision, sharded: overflow check (widen, isnan, isinf and their reduction: 36),
 # norm (widen to fp64 and reduce: 18), flatten and widen the gradient (10), unscale and clip (8), narrow the new
@@ -25,6 +35,42 @@ SHARDED_MIXED_PRECISION_BYTES = 36 + 18 + 10 + 8 + 6
 REPLICATED_MIXED_PRECISION_BYTES = 6 + 8 + 4 + 8 + 6
 # Of fp32 weights and gradients only the norm (4) and the clipping (8) remain.
 CLIPPING_BYTES = 4 + 8
+
+
+class SharedOnce(NamedTuple):
+    """What a stage gathers and scatters once per step.
+
+    Attributes:
+        copies: kernels around both.
+        units: gathered and scattered at once each.
+    """
+
+    gathers: list[Task]
+    scatters: list[Task]
+    copies: list[Task]
+    units: int
+
+
+def shared_once(run: TrainingRun, stage: int, parameters: RankParameters) -> SharedOnce:
+    """Return ZeRO-3's traffic of a stage where weights stay gathered over a pipeline's micro-batches, gradients whole.
+
+    The first micro-batch's forward pass waits for each unit's weights, layer by layer and the root, and the last one's
+    backward pass scatters gradients likewise. The part that these passes do not hide lengthens the step, however many
+    micro-batches lie between them. Source: torch distributed/pipelining/stage.py, backward_maybe_with_nosync.
+    """
+    units = [(run.layer_parameters(kind), count) for kind, count in run.stage_kinds(stage).items()]
+    layers = sum(held.dense * count for held, count in units)
+    frozen = parameters.frozen_dense - sum(held.frozen_dense * count for held, count in units)
+    if parameters.dense > layers or frozen:
+        units.append((RankParameters(parameters.dense - layers, 0, frozen), 1))
+    gathers: list[Task] = []
+    scatters: list[Task] = []
+    copies: list[Task] = []
+    for held, count in units:
+        gathers += scaled(gather_tasks(run, held), count)
+        scatters += scaled(scatter_tasks(run, held), count)
+        copies += scaled(weight_copies(run, held) + gradient_copies(run, held), count)
+    return SharedOnce(gathers, scatters, copies, sum(count for _, count in units))
 
 
 def _around_optimizer(run: TrainingRun, parameters: int) -> Task:

@@ -22,7 +22,7 @@ from predictor.core.step.prediction import Prediction, predict
 from predictor.core.step.spans import step_graph, step_trace
 from predictor.core.timeline.graph import replay_graph
 from predictor.core.timeline.pipeline import Stream
-from predictor.core.workload.offload_modules import inputs_of_modules
+from predictor.core.workload.offload import inputs_of_modules
 from predictor.core.workload.tasks import Part
 
 
