@@ -21,8 +21,7 @@ from typing import TextIO
 
 import yaml
 
-from predictor.commands.mistyped import require_configuration
-from predictor.commands.parser import BrokenLimit, Incomplete, Interrupted, Parser
+from predictor.commands.parser import BrokenLimit, Incomplete, Interrupted, Parser, require_configuration
 from predictor.core.base.encoding import encodable
 from predictor.core.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError, shortened
 from predictor.core.base.read_yaml import one_line

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from predictor.__main__ import main as predictor_main
 from predictor.__main__ import COMMANDS
+from predictor.__main__ import main as predictor_main
 from tests.gallery import same_number, words_and_numbers
 
 ROOT = Path(__file__).resolve().parents[2]

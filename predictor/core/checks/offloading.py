@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.checks.pipeline_layout import Split
+from predictor.core.checks.layout import Split
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
 from predictor.core.schema.parallelism import ParallelismSection

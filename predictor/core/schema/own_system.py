@@ -19,8 +19,7 @@ from predictor.core.base.fields import Count
 from predictor.core.base.read_yaml import read_valid
 from predictor.core.costs.published import PublishedSystem, with_hardware
 from predictor.core.costs.work import PRECISION_BYTES
-from predictor.core.hardware.hardware import Gpu, Quantity, System
-from predictor.core.hardware.hardware_range import check_range
+from predictor.core.hardware.hardware import Gpu, Quantity, System, check_range
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
 from predictor.core.schema.host_section import HostSection, on_host
 

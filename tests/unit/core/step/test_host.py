@@ -13,7 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.hardware.host_processor import UNKNOWN, host_of, processors
 from predictor.core.plan.loading import prepare
-from predictor.core.report.host_notes import host_notes
+from predictor.core.report.json_document import host_notes
 from predictor.core.schema.host_section import HostSection, on_host
 from predictor.core.step.host import launch_cost, lead, waiting
 from predictor.core.step.prediction import Prediction, predict
