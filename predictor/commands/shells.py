@@ -1,4 +1,4 @@
-"""Completion scripts of bash (4 or newer), fish and zsh, made from what the command line's parser knows."""
+"""Completion scripts of bash (4 or newer), fish and zsh, generated from the command line's parser."""
 
 from __future__ import annotations
 

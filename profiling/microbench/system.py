@@ -1,4 +1,4 @@
-"""Hardware description of this machine: what the driver reports, and measured peaks."""
+"""Hardware description of this machine: the driver's report, and measured peaks."""
 
 from __future__ import annotations
 

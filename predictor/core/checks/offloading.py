@@ -1,4 +1,4 @@
-"""Check what is offloaded to host memory, and layers that a chunk must have."""
+"""Rules of offloading to host memory."""
 
 from __future__ import annotations
 

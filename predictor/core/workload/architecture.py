@@ -1,4 +1,4 @@
-"""The architecture of a transformer: its sizes and switches, and what kind of layer stands where."""
+"""Architecture of a transformer: sizes, switches, and the kind of every layer."""
 
 from __future__ import annotations
 

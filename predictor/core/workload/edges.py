@@ -1,4 +1,4 @@
-"""What a model chunk runs beside its layers: embedding, output projection and loss, gathers of split messages."""
+"""Blocks of a model chunk beside its layers: embedding, output projection and loss, gathers of split messages."""
 
 from __future__ import annotations
 

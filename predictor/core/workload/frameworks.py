@@ -1,4 +1,4 @@
-"""Defaults of training frameworks, as values with their sources: what a run takes where its configuration says nothing.
+"""Defaults of training frameworks, as values with their sources: a run's switches where its configuration has none.
 
 Keys are those of a configuration. What a framework does not decide has none: the configuration's own default holds
 there. ``defaults_of`` says which value a framework has.
@@ -66,8 +66,9 @@ class FrameworkDefaults(NamedTuple):
         """
         if "gradient_bucket_elements" not in self.keys:
             raise ValueError(f"{self.name} sets no size of gradient buckets")
-        least = self.keys.get("bucket_elements_per_replica", 0) * data_parallel_size
-        return max(int(self.keys["gradient_bucket_elements"]), least)
+        elements: int = self.keys["gradient_bucket_elements"]
+        least: int = self.keys.get("bucket_elements_per_replica", 0) * data_parallel_size
+        return max(elements, least)
 
     def changed(self, name: str, source: str = "", **keys: Any) -> FrameworkDefaults:
         """Return the defaults of a like framework, where they differ."""

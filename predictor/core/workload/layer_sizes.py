@@ -1,4 +1,4 @@
-"""The sizes that the operators of one kind of layer see."""
+"""Operand sizes of one kind of layer."""
 
 from __future__ import annotations
 

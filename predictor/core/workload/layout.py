@@ -1,4 +1,4 @@
-"""The layout of a model over ranks, and the nodes that each group of ranks spans."""
+"""Layout of a model over ranks, and the nodes that each group of ranks spans."""
 
 from __future__ import annotations
 

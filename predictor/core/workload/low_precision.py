@@ -1,4 +1,4 @@
-"""Low precision of a run: which recipe its layers follow, what its casts and its gathers move."""
+"""Low precision of a run: recipe per layer, bytes of its casts and of its gathers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage runs after its last micro-batch: gradient reduction, optimizer step, parameter gathering."""
+"""End of a step on one stage: gradient reduction, optimizer step, parameter gather."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says while it trains: a line every so many steps."""
+"""Logs of a run: a console line every so many steps, steps.csv, and the outcome at its end."""
 
 from __future__ import annotations
 
