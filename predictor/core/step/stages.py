@@ -9,9 +9,8 @@ from predictor.core.costs.cost import ZERO, Cost, Source, total
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.host import launch_cost, lead, waiting
 from predictor.core.step.overlap import overlapped, without_part
-from predictor.core.step.task_times import contention_slowdown, time_overlaps
+from predictor.core.step.task_times import contention_slowdown, time_overlaps, time_update
 from predictor.core.step.task_times import time_tasks as time_tasks
-from predictor.core.step.update import time_update
 from predictor.core.workload.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.core.workload.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 

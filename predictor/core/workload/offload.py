@@ -15,7 +15,7 @@ from predictor.core.folds import KeptBytes
 from predictor.core.rows import FP32_BYTES, Module, Role
 from predictor.core.transforms.recomputation import modules
 from predictor.core.workload.attention_precision import attention_elements, attention_recipe
-from predictor.core.workload.kept_activations import kept_of_layer
+from predictor.core.workload.layer import kept_of_layer
 from predictor.core.workload.low_precision import recipe_of
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun

@@ -19,7 +19,7 @@ from predictor.core.rows import FP32_BYTES, Kind
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.transforms.lora import AdapterSettings, with_adapters
 from predictor.core.transforms.quantized import with_quantized_base
-from predictor.core.workload.layer_sizes import sized
+from predictor.core.workload.architecture import sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ParallelismKeys
 from predictor.core.workload.partition import chunk_layers

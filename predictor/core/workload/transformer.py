@@ -13,8 +13,7 @@ from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.costs.layer_call import padded_vocab_size
 from predictor.core.folds import multiplications, parameters
 from predictor.core.rows import Row
-from predictor.core.workload.architecture import Architecture, MixtureOfExperts
-from predictor.core.workload.layer_sizes import sized
+from predictor.core.workload.architecture import Architecture, MixtureOfExperts, sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.switches import Activation, Attention, Biases, Loss, Normalization, Positions, QkNorm
 

@@ -18,7 +18,7 @@ from predictor.core.schema.host_section import HostSection, on_host
 from predictor.core.step.host import launch_cost, lead, waiting
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.step.stages import time_block
-from predictor.core.step.update import time_update
+from predictor.core.step.task_times import time_update
 from predictor.core.workload.host_stack import host_stacks, layer_work, slowdown
 from predictor.core.workload.software import Framework
 from predictor.core.workload.stage_end import stage_end
