@@ -1,9 +1,9 @@
 """The command line: ``python -m predictor CONFIG``, and ``estimate-train-time COMMAND``.
 
 Exit codes: 0 success; 2 bad input, with one line on stderr on the error and its remedy; 3 a run that does not fit into
-memory, where ``--require-fit`` asks for it, or that breaks a limit of ``check``; 130 a search that Ctrl-C ended, whose
-best so far is printed; 1 anything unexpected, output that
-cannot be written and runs that failed included.
+memory, where ``--require-fit`` asks for it, that breaks a limit of ``check``, or that is slower than ``watch --allow``;
+130 a search, or a run that is followed, that Ctrl-C ended: what is known so far is printed; 1 anything unexpected,
+output that cannot be written and runs that failed included.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from predictor.commands import (
     serve,
     timeline,
     verify,
+    watch,
     whatif,
 )
 from predictor.commands.mistyped import require_configuration
@@ -52,6 +53,7 @@ COMMANDS = (
     timeline,
     report,
     check,
+    watch,
     serve,
     verify,
     calibrate,
