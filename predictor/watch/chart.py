@@ -8,7 +8,7 @@ from statistics import median
 
 from predictor.core.base.drawing import element, pixels, round_step, text, ticks
 from predictor.core.report.page.charts import LEFT, chart, percent
-from predictor.watch.health import Expected, Finding, Health
+from predictor.watch.health import ChangeKind, Expected, Finding, Health
 from predictor.watch.series import Bucket
 from predictor.watch.words import seconds, when
 
@@ -16,6 +16,8 @@ HEIGHT, WIDTH = 280, 1000  # of the plot; its width is stretched
 MOST_POINTS = 500
 MOST_MARKED = 60  # findings and steps beyond the top that are drawn
 NARROWEST = 0.003  # share of the width that a finding takes at least
+STRIP = 12  # height of a finding between whose steps others are as usual
+AGAIN = (ChangeKind.PERIODIC, ChangeKind.IRREGULAR)
 ROOM = 1.15  # above the highest of band and usual steps
 STYLE = """
 .band { fill: var(--accent); opacity: 0.13; }
@@ -99,7 +101,8 @@ def _findings(findings: Sequence[Finding], last: int, x: Place) -> Iterator[str]
         start, share = x(change.first_step), max(0.0, x(end) - x(change.first_step))
         title = f"{number}: {finding.explanations[0].title}, {when(change)}"
         box = {"x": percent(start), "width": percent(max(NARROWEST, share)), "title": title}
-        yield element("rect", class_="usual" if finding.is_expected else "alarm", **box, y=0, height=HEIGHT)
+        height = STRIP if change.kind in AGAIN else HEIGHT
+        yield element("rect", class_="usual" if finding.is_expected else "alarm", **box, y=0, height=height)
         yield text(percent(start), -5, str(number), class_="name", text_anchor="start")
 
 
