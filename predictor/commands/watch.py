@@ -249,7 +249,8 @@ class Watch:
 
     def _end(self) -> Health:
         """Write the page and the record for the last time, and return the health that they show."""
-        health = self._run.health(time.time())
+        # Of a log that is read once nobody knows whether it still grows: its silence says nothing.
+        health = self._run.health(None if self._arguments.once else time.time())
         self._write_page(health)
         record = self._arguments.record
         if record is not None and self._configuration is not None:

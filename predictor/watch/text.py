@@ -9,7 +9,7 @@ from predictor.core.base.words import counted
 from predictor.core.report.text import wrapped
 from predictor.watch.events import BACKWARD, FORWARD, OPTIMIZER
 from predictor.watch.health import Expected, Finding, Health, State
-from predictor.watch.words import NOT_LOST_S, deviation, expected_s, lasting, moment, seconds, signed, unexpected, when
+from predictor.watch.words import NOT_LOST_S, deviation, expected_s, lasting, lost_s, moment, seconds, signed, unexpected, when
 
 TITLE = 10
 # Kernels of a prediction that a measured part holds, traffic and waiting aside.
@@ -33,8 +33,8 @@ def answer(health: Health) -> str:
     if off is not None and health.expected is not None:
         how = "as expected" if abs(off) < AS_EXPECTED else f"{signed(off)} beside the expected {_expected(health)}"
         said += f", {how}"
-    if health.lost_s >= NOT_LOST_S:
-        said += f"; {lasting(health.lost_s)} lost"
+    if lost_s(health) >= NOT_LOST_S:
+        said += f"; {lasting(lost_s(health))} lost"
         if health.lost_to_come_s is not None and health.lost_to_come_s >= NOT_LOST_S:
             said += f", {lasting(health.lost_to_come_s)} to come"
     return f"{said}."
@@ -157,14 +157,24 @@ def facts(health: Health) -> dict[str, str]:
         found["steps"] = f"{health.steps:,}, numbers {health.first_step:,} to {health.last_step:,}"
         found["steps"] += f", {counted(health.restarts, 'restart')}" if health.restarts else ""
     if health.steps:
-        to_come = health.lost_to_come_s
-        ahead = "" if to_come is None else f", {lasting(to_come)} to come"
-        found["lost"] = f"{lasting(health.lost_s)}{ahead}" if health.lost_s >= NOT_LOST_S else f"nothing{ahead}"
+        found["lost"] = _lost(health)
     if health.end_at is not None:
         left = "" if not health.remaining_steps else f", {counted(health.remaining_steps, 'step')} to go"
         verb = "ended" if health.state is State.ENDED else "ends"
         found[verb] = f"{moment(health.end_at)}{left}"
     return found
+
+
+def _lost(health: Health) -> str:
+    """Return the time lost, what of it healthy runs lose, and what is to come."""
+    if health.lost_s < NOT_LOST_S:
+        said = "nothing"
+    else:
+        usual = health.lost_s - lost_s(health)
+        said = lasting(health.lost_s)
+        said += f", {lasting(usual)} of it to what healthy runs show" if usual >= NOT_LOST_S else ""
+    to_come = health.lost_to_come_s
+    return said if to_come is None else f"{said}, {lasting(to_come)} to come"
 
 
 def part_rows(health: Health) -> list[Sequence[str]]:

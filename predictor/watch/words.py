@@ -67,13 +67,13 @@ def slowdown(health: Health) -> float | None:
     """Return by how much a run is slower than it should be, relative.
 
     The usual step over the predicted one, before calibration, which would forgive a run that is slow from its first
-    step on; without a prediction the time lost over the time that usual steps take.
+    step on; without a prediction the time lost to deviations that healthy runs do not show, over that of usual steps.
     """
     if health.median_s is None:
         return None
     if health.expected is not None:
         return health.median_s / health.expected.seconds - 1.0
-    return health.lost_s / (health.steps * health.median_s) if health.steps and health.median_s else None
+    return lost_s(health) / (health.steps * health.median_s) if health.steps and health.median_s else None
 
 
 def when(change: Change) -> str:
@@ -100,6 +100,11 @@ def unexpected(health: Health) -> tuple[Finding, ...]:
     return tuple(finding for finding in health.findings if not finding.is_expected)
 
 
+def lost_s(health: Health) -> float:
+    """Return the seconds lost to deviations that a healthy run does not show."""
+    return sum(finding.change.lost_s for finding in unexpected(health))
+
+
 def line(health: Health, at: float) -> str:
     """Return the state in a line, for a terminal that follows a run."""
     parts = [f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}", str(health.state)]
@@ -112,8 +117,8 @@ def line(health: Health, at: float) -> str:
         parts.append(f"{health.tokens_per_second:,.0f} tokens/s")
     if health.mfu is not None:
         parts.append(f"MFU {health.mfu:.1%}")
-    if health.lost_s >= NOT_LOST_S:
-        parts.append(f"lost {lasting(health.lost_s)}")
+    if lost_s(health) >= NOT_LOST_S:
+        parts.append(f"lost {lasting(lost_s(health))}")
     if health.end_at is not None and health.state is not State.ENDED:
         parts.append(f"ends {moment(health.end_at)}")
     found = unexpected(health)

@@ -61,7 +61,7 @@ def test_the_interval_is_held_against_the_run(median_s: float, said: str) -> Non
 
 def test_slower_is_beside_the_prediction_and_without_one_beside_the_usual_step() -> None:
     assert slowdown(SLOWER) == pytest.approx(0.25)  # not beside the calibrated step, which forgives
-    assert slowdown(replace(HEALTHY, lost_s=98.4)) == pytest.approx(0.1)
+    assert slowdown(replace(SLOWER, expected=None, median_s=1.2)) == pytest.approx(0.1)
     assert slowdown(WAITING) is None
 
 
