@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from predictor.core.base.text_table import text_table
@@ -50,30 +50,32 @@ def why(compared: Compared) -> str:
     return f"The difference changes {counted(len(compared.stretches) - 1, 'time')}: {said}."
 
 
-def _row(title: str, this: str, other: str, ratio: float | None) -> tuple[str, str, str, str]:
+def _row(title: str, both: Sequence[str], ratio: float | None = None) -> tuple[str, str, str, str]:
+    this, other = both
     return title, this, other, "" if ratio is None else signed(ratio)
 
 
-def _level(title: str, this: float | None, other: float | None) -> tuple[str, str, str, str]:
+def _level(title: str, both: Sequence[float | None], show: Callable[[float], str] = seconds) -> tuple[str, ...]:
+    """Return a quantity of both runs, and how much larger this one's is."""
+    this, other = both
     ratio = this / other - 1.0 if this is not None and other else None
-    return _row(title, *("-" if value is None else seconds(value) for value in (this, other)), ratio)
+    return _row(title, ["-" if value is None else show(value) for value in both], ratio)
 
 
 def _table(compared: Compared) -> list[str]:
-    this, other = compared.this, compared.other
-    rows = [("", *compared.names, "difference"), _level("usual step", this.median_s, other.median_s)]
-    rows.append(_level("low end, 90 %", this.low_s, other.low_s))
-    rows.append(_level("high end, 90 %", this.high_s, other.high_s))
-    spreads = ["-" if health.spread is None else f"{health.spread:.1%}" for health in (this, other)]
-    rows.append(_row("spread", *spreads, None))
-    parts = dict.fromkeys([*this.parts, *other.parts])
-    rows += [_level(part.replace("_", " "), this.parts.get(part), other.parts.get(part)) for part in parts]
-    rates = [health.tokens_per_second for health in (this, other)]
-    if any(rate is not None for rate in rates):
-        ratio = rates[0] / rates[1] - 1.0 if rates[0] is not None and rates[1] else None
-        rows.append(_row("tokens/s", *("-" if rate is None else f"{rate:,.0f}" for rate in rates), ratio))
-    rows.append(_row("lost", lasting(this.lost_s), lasting(other.lost_s), None))
-    return text_table(rows)
+    both = compared.this, compared.other
+    rows = [
+        ("", *compared.names, "difference"),
+        _level("usual step", [health.median_s for health in both]),
+        _level("low end, 90 %", [health.low_s for health in both]),
+        _level("high end, 90 %", [health.high_s for health in both]),
+        _row("spread", ["-" if health.spread is None else f"{health.spread:.1%}" for health in both]),
+    ]
+    parts = dict.fromkeys([*compared.this.parts, *compared.other.parts])
+    rows += [_level(part.replace("_", " "), [health.parts.get(part) for health in both]) for part in parts]
+    if any(health.tokens_per_second is not None for health in both):
+        rows.append(_level("tokens/s", [health.tokens_per_second for health in both], "{:,.0f}".format))
+    return text_table([*rows, _row("lost", [lasting(health.lost_s) for health in both])])
 
 
 def _findings(name: str, health: Health, width: int) -> list[str]:

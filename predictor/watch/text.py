@@ -9,7 +9,18 @@ from predictor.core.base.words import counted
 from predictor.core.report.text import wrapped
 from predictor.watch.events import BACKWARD, FORWARD, OPTIMIZER
 from predictor.watch.health import Expected, Finding, Health, State
-from predictor.watch.words import NOT_LOST_S, deviation, expected_s, lasting, lost_s, moment, seconds, signed, unexpected, when
+from predictor.watch.words import (
+    NOT_LOST_S,
+    deviation,
+    expected_s,
+    lasting,
+    lost_s,
+    moment,
+    seconds,
+    signed,
+    unexpected,
+    when,
+)
 
 TITLE = 10
 # Kernels of a prediction that a measured part holds, traffic and waiting aside.
