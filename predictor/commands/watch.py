@@ -142,13 +142,17 @@ def _expected_recommender(path: Path, arguments: argparse.Namespace) -> Expected
     )
 
 
-def _wait_for(logs: list[str]) -> None:
-    """Wait until every log is there: a job that still queues has none."""
+def _check_logs(logs: list[str], is_once: bool) -> None:
+    """Check that every log is there, or say that it is waited for: a job that still queues has none.
+
+    Raises:
+        ConfigError: one is not there, and nobody waits for it.
+    """
     missing = [log for log in logs if not Path(log).exists()]
+    if missing and is_once:
+        raise ConfigError(f"{missing[0]}: there is no such log; without --once it is waited for")
     if missing:
         progress(f"waiting for {', '.join(missing)}")
-    while not all(Path(log).exists() for log in missing):
-        time.sleep(POLL_S)
 
 
 def _print_line(text: str) -> None:
@@ -162,10 +166,11 @@ def _other(arguments: argparse.Namespace) -> WatchedRun | None:
     """Return the run to compare with, read; None where none is named."""
     if arguments.against is None:
         return None
-    from predictor.watch.sources import open_sources
+    from predictor.watch.source import open_sources
     from predictor.watch.watched_run import WatchedRun
 
-    other = WatchedRun(open_sources([arguments.against], arguments.pattern))
+    _check_logs([arguments.against], is_once=True)
+    other = WatchedRun(open_sources([arguments.against], arguments.pattern, is_live=False))
     other.poll()
     return other
 
@@ -179,7 +184,7 @@ class Watch:
         Raises:
             ConfigError: no log is named or one cannot be read, or the configuration cannot be predicted.
         """
-        from predictor.watch.sources import open_sources
+        from predictor.watch.source import open_sources
         from predictor.watch.watched_run import WatchedRun
 
         self._arguments = arguments
@@ -188,10 +193,9 @@ class Watch:
         self._configuration, expected = _of_folder(arguments) if is_folder else _prediction(arguments)
         if arguments.record is not None and self._configuration is None:
             raise ConfigError("--record needs the run's configuration, which its row holds; name it, or --model")
-        if not arguments.once:
-            _wait_for(logs)
+        _check_logs(logs, arguments.once)
         self._name = Path(logs[0]).resolve().name
-        self._run = WatchedRun(open_sources(logs, arguments.pattern), expected)
+        self._run = WatchedRun(open_sources(logs, arguments.pattern, is_live=not arguments.once), expected)
         self._other = _other(arguments)
         self._is_page_failing = False
 

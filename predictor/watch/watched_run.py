@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from heapq import merge
 from itertools import islice
-from math import inf
 from threading import Lock
 
 from predictor.watch.contradictions import Contradictions
 from predictor.watch.events import End, Event, Start, Step
 from predictor.watch.health import Expected, Health
 from predictor.watch.monitor import Monitor
+from predictor.watch.ordering import by_time
 from predictor.watch.series import StepSeries
 from predictor.watch.source import Source
 
 AT_ONCE = 1000  # events, between which another thread may ask for the health
-
-
-def _dated(events: Iterable[Event]) -> Iterator[tuple[float, Event]]:
-    """Return the events of a source, each with the latest time that the source has said so far."""
-    latest = -inf
-    for event in events:
-        if event.at is not None and event.at > latest:
-            latest = event.at
-        yield latest, event
 
 
 class WatchedRun:
@@ -52,12 +42,12 @@ class WatchedRun:
 
     def poll(self) -> bool:
         """Read what was written since the last call, sources side by side in time; return whether that was anything."""
-        events = merge(*(_dated(source.poll()) for source in self._sources), key=lambda dated: dated[0])
+        events = by_time(source.poll() for source in self._sources)
         is_new = False
         while some := list(islice(events, AT_ONCE)):
             is_new = True
             with self._lock:
-                for _, event in some:
+                for event in some:
                     self._take(event)
         return is_new
 
