@@ -105,14 +105,23 @@ def lost_s(health: Health) -> float:
     return sum(finding.change.lost_s for finding in unexpected(health))
 
 
+def brief(health: Health) -> str:
+    """Return state and usual step in a few words.
+
+    >>> brief(Health(State.HEALTHY, median_s=1.64))
+    'healthy, 1.64 s a step'
+    """
+    if health.median_s is None:
+        return str(health.state)
+    off = deviation(health)
+    return f"{health.state}, {seconds(health.median_s)} a step{'' if off is None else f' ({signed(off)})'}"
+
+
 def line(health: Health, at: float) -> str:
     """Return the state in a line, for a terminal that follows a run."""
-    parts = [f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}", str(health.state)]
+    parts = [f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}", brief(health)]
     if health.last_step is not None:
         parts.append(f"step {health.last_step:,}")
-    if health.median_s is not None:
-        off = deviation(health)
-        parts.append(f"{seconds(health.median_s)} a step{'' if off is None else f' ({signed(off)})'}")
     if health.tokens_per_second is not None:
         parts.append(f"{health.tokens_per_second:,.0f} tokens/s")
     if health.mfu is not None:

@@ -62,7 +62,8 @@ LAUNCHER_ROOMS: dict[str, set[str]] = {
     "trainer": {"config", "utils"},
     "outlooks": {"config", "prediction", "slurm", "utils"},
     "core": {"config", "outlooks", "slurm", "utils"},
-    "commands": {"config", "core", "slurm", "utils"},
+    "run_health": set(),
+    "commands": {"config", "core", "run_health", "slurm", "utils"},
     "__main__": {"commands", "config", "slurm", "utils"},
     "__init__": {"config", "core"},
 }

@@ -67,7 +67,7 @@ def test_slower_is_beside_the_prediction_and_without_one_beside_the_usual_step()
 
 def test_a_line_names_state_step_and_the_costliest_unexpected_deviation() -> None:
     said = line(SLOWER, AT)
-    assert "slower than it should be  step 600  2 s a step (+22 %)" in said
+    assert "slower than it should be, 2 s a step (+22 %)  step 600" in said
     assert said.endswith("one slow rank (jump from step 401 on)")
     assert "checkpoint" not in line(replace(SLOWER, findings=(CHECKPOINTS,)), AT)
     assert "ends" not in line(replace(SLOWER, state=State.ENDED), AT)
