@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from math import exp, log, sqrt
-from statistics import median
 
-from predictor.watch.robust import ROUNDED_DIFFERENCE, autocorrelation, rounding, spread
+from predictor.watch.robust import ROUNDED_DIFFERENCE, long_run_factor, midmean, rounding, spread
 
-WINDOW = 64  # steps that the usual step is estimated from
+WINDOW = 128  # steps that the usual step is estimated from
 LONGEST_KINDS = 6  # a pattern of step kinds (short, long, short, long …) repeats within so many steps
 _REFRESH = 8  # steps between two estimates
 _PER_KIND = 4  # steps of each kind that a pattern needs
@@ -81,14 +80,13 @@ class Baseline:
         # A median of few values is uncertain: its standard error widens what counts as usual.
         sigma = max(self.noise, floor) * sqrt(1 + 2 * self.period / len(steps))
         limit = 3 * sigma
-        phi = autocorrelation([min(max(value, -limit), limit) for value in residuals])
-        self.sigma = sigma * sqrt((1 + phi) / (1 - phi))
+        self.sigma = sigma * long_run_factor([min(max(value, -limit), limit) for value in residuals])
 
 
 def _kinds(steps: Sequence[tuple[int, float]]) -> tuple[int, list[float]]:
     """Return the shortest pattern of kinds that halves the spread, and its levels."""
     values = [value for _, value in steps]
-    best = (1, [median(values)])
+    best = (1, [midmean(values)])
     least = spread(values, best[1][0])
     for period in range(2, min(LONGEST_KINDS, len(steps) // _PER_KIND) + 1):
         by_kind: list[list[float]] = [[] for _ in range(period)]
@@ -96,7 +94,7 @@ def _kinds(steps: Sequence[tuple[int, float]]) -> tuple[int, list[float]]:
             by_kind[number % period].append(value)
         if min(map(len, by_kind)) < _PER_KIND - 1:
             continue
-        levels = [median(kind) for kind in by_kind]
+        levels = [midmean(kind) for kind in by_kind]
         rest = spread([value - levels[number % period] for number, value in steps], 0.0)
         if rest < _BY_KIND * least - 1e-4:
             best, least = (period, levels), rest

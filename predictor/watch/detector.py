@@ -7,27 +7,24 @@ follow from one false alarm in ``STEPS_BETWEEN_FALSE_ALARMS`` steps of a run wit
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from math import exp, log, log1p
 from statistics import median
 
 from predictor.watch.baseline import Baseline, log_seconds
-from predictor.watch.robust import cusum_limit
+from predictor.watch.robust import cusum_limit, midmean
 
-MATERIAL = 0.02  # of the time: what repeated runs of one configuration differ by
+MATERIAL = 0.03  # of the time: what repeated measurements of one kernel on data-centre GPUs differ by (docs/watch.md)
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 FIRST_STEPS = 12  # before the usual step is known
 _HAMPEL = 5.0  # standard deviations; the tail of real steps is heavier than a normal one
 _LAG = 12  # steps wait so long before they join the baseline
-_CONFIRM, _GIVE_UP = 8, 24  # steps after a suspected change of level
+_CONFIRM, _GIVE_UP = 8, 20  # steps after a suspected change of level
+_LATEST = 6  # of them tell the new level
 _AGREE = 0.75  # of them on its side
 _LEAST_LIMIT = 6.0  # with steps winsorised at 3 above the reference: three in a row
-_HEALTHY_RATE, _FAULTY_RATE = 0.02, 0.2  # slow steps of all; the CUSUM of a proportion tells these apart
-_SLOW_SCORE = log(_FAULTY_RATE / _HEALTHY_RATE)
-_USUAL_SCORE = log1p(-_FAULTY_RATE) - log1p(-_HEALTHY_RATE)
-# Wald's bound: the mean steps between false alarms of a CUSUM of log likelihood ratios is at least e^limit.
-_SLOW_LIMIT = 8.0
 
 
 class Label(Enum):
@@ -60,18 +57,15 @@ class Outcome:
     Attributes:
         label: of the step; ``extra_s`` above the usual one of a slow step.
         shift: a change of level, confirmed by this step.
-        cleared: suspected steps that turned out usual.
-        frequent: slow steps have become frequent; of a slow step.
     """
 
     label: Label
     extra_s: float = 0.0
     shift: Shift | None = None
-    frequent: bool = False
 
 
 @dataclass(slots=True)
-class _Cusum:
+class Cusum:
     """One-sided CUSUM; remembers the step at which its present excursion began."""
 
     sum: float = 0.0
@@ -92,9 +86,8 @@ class Detector:
     _first: list[tuple[int, float]] = field(default_factory=list)
     _recent: deque[tuple[int, float]] = field(default_factory=deque)
     _suspects: list[tuple[int, float]] | None = None
-    _up: _Cusum = field(default_factory=_Cusum)
-    _down: _Cusum = field(default_factory=_Cusum)
-    _slow: _Cusum = field(default_factory=_Cusum)
+    _up: Cusum = field(default_factory=Cusum)
+    _down: Cusum = field(default_factory=Cusum)
     _sign: int = 1
 
     def take(self, number: int, seconds: float, masked: bool = False) -> Outcome:
@@ -109,14 +102,11 @@ class Detector:
         if self._suspects is not None:
             return self._decide(number, value, extra)
         slow = self.is_slow(number, value)
-        frequent = self._slow.take(_SLOW_SCORE if slow else _USUAL_SCORE, number) > _SLOW_LIMIT
-        if frequent:
-            self._slow.sum = _SLOW_LIMIT
         self._recent.append((number, value))
         if self._suspected(number, (value - usual) / self.baseline.sigma):
-            return Outcome(Label.SUSPECT, extra, frequent=frequent and slow)
+            return Outcome(Label.SUSPECT, extra)
         self._settle()
-        return Outcome(Label.SLOW if slow else Label.USUAL, extra, frequent=frequent and slow)
+        return Outcome(Label.SLOW if slow else Label.USUAL, extra)
 
     @property
     def suspects(self) -> bool:
@@ -138,7 +128,7 @@ class Detector:
     def _clear(self) -> None:
         self._recent.clear()
         self._suspects = None
-        self._up, self._down = _Cusum(), _Cusum()
+        self._up, self._down = Cusum(), Cusum()
 
     def _take_first(self, number: int, value: float) -> Outcome:
         self._first.append((number, value))
@@ -175,40 +165,38 @@ class Detector:
 
     def _decide(self, number: int, value: float, extra: float) -> Outcome:
         """Decide on a suspected change of level."""
-        assert self.baseline is not None
-        assert self._suspects is not None
+        assert self.baseline is not None and self._suspects is not None
         self._suspects.append((number, value))
+        outcome = Outcome(Label.SUSPECT, extra)
         moved = [self._sign * (value - self.baseline.level(at)) for at, value in self._suspects]
-        count = len(moved)
-        slow = self.is_slow(number, value)
-        frequent = self._slow.take(_SLOW_SCORE if slow else _USUAL_SCORE, number) > _SLOW_LIMIT
-        outcome = Outcome(Label.SUSPECT, extra, frequent=frequent and slow)
-        if count < _CONFIRM:
-            return outcome
-        half = log1p(MATERIAL) / 2
-        agreed = sum(move > half for move in moved) / count
-        back = all(move < half for move in moved[-4:])
-        if agreed >= _AGREE and not back and median(moved) > half:
-            outcome.shift = self._shifted()
-        elif back or count >= _GIVE_UP:
+        latest = midmean(moved[-_LATEST:])
+        onset = _onset(moved, latest / 2)
+        after = moved[onset:]
+        late = len(moved) >= _GIVE_UP
+        back = all(move < log1p(MATERIAL) / 2 for move in moved[-4:])
+        if (len(moved) >= _CONFIRM and back) or latest < log1p(MATERIAL):
+            if back or late:
+                self._give_up()
+        elif len(after) >= _CONFIRM and sum(move > latest / 2 for move in after) >= _AGREE * len(after):
+            steady = abs(midmean(after) - latest) < max(latest / 4, 3 * self.baseline.sigma / _LATEST**0.5)
+            if steady or late:
+                outcome.shift = self._shifted(onset, steady)
+        elif late:
             self._give_up()
         return outcome
 
-    def _shifted(self) -> Shift:
-        assert self.baseline is not None
-        assert self._suspects is not None
-        old, suspects = self.baseline, self._suspects
+    def _shifted(self, onset: int, steady: bool) -> Shift:
+        """Take the suspects from ``onset`` on for the new level."""
+        assert self.baseline is not None and self._suspects is not None
+        old, suspects = self.baseline, self._suspects[onset:]
         middle = median(value for _, value in suspects)
-        kept = [step for step in suspects if abs(step[1] - middle) < log(2)]
-        new = Baseline(kept or suspects)
-        head = [value - old.level(number) for number, value in suspects[:3]]
-        whole = median(value - old.level(number) for number, value in suspects)
-        sharp = abs(median(head) - whole) < max(0.25 * abs(whole), old.sigma)
+        new = Baseline(step for step in suspects if abs(step[1] - middle) < log(2))
+        head = [step for step in self._suspects[:onset] if self._sign * (step[1] - old.level(step[0])) > MATERIAL]
         self.baseline = new
         self._clear()
-        self._slow = _Cusum()
         return Shift(
-            suspects[0][0], old.seconds, new.seconds, old.noise, new.noise, old.gap_s, new.gap_s, sharp
+            suspects[0][0], old.seconds, new.seconds, old.noise, new.noise, old.gap_s, new.gap_s,
+            sharp=steady and len(head) <= 1,
         )  # fmt: skip
 
     def _give_up(self) -> None:
@@ -219,3 +207,9 @@ class Detector:
             if not self.is_slow(number, value):
                 self.baseline.add(number, value)
         self._clear()
+
+
+def _onset(moved: Sequence[float], half: float) -> int:
+    """Return the first of two neighbours that have moved by half of a change."""
+    pairs = zip(moved, moved[1:], strict=False)
+    return next((at for at, (one, two) in enumerate(pairs) if one > half and two > half), len(moved))

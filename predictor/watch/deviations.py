@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from statistics import median
 
-from predictor.watch.baseline import log_seconds
+from predictor.watch.baseline import WINDOW, log_seconds
 from predictor.watch.calibration import calibrated, is_within, needed_parts
 from predictor.watch.detector import Detector, Label, Outcome, Shift
 from predictor.watch.drift import Drift
@@ -13,7 +14,8 @@ from predictor.watch.events import Activity
 from predictor.watch.explain import NOT_EXPLAINED, finding_of
 from predictor.watch.health import ChangeKind, Expected, Finding
 from predictor.watch.observations import Observation, Profile, usual_profile
-from predictor.watch.records import Record, SlowSteps
+from predictor.watch.records import Record
+from predictor.watch.slow_steps import SlowSteps
 
 _LAG = 12  # steps wait so long before they count as usual
 _CALIBRATED_BY = 50  # usual steps of the run
@@ -63,8 +65,6 @@ class Deviations:
             self._take_beside(observation, outcome.extra_s)
         elif outcome.label is Label.SUSPECT:
             self._suspects.append((observation, outcome.extra_s))
-            if outcome.frequent:
-                self._slow_step(observation, outcome)
             if outcome.shift is not None:
                 self._shift(outcome.shift)
             elif suspected and not self.detector.suspects:
@@ -81,7 +81,7 @@ class Deviations:
         if len(self._recent) > _LAG:
             self._settle(self._recent.popleft()[0])
         for slow in self._slow.values():
-            slow.settle(observation.number)
+            slow.usual_step(observation.number)
 
     def _settle(self, observation: Observation) -> None:
         """Take a step for usual."""
@@ -90,6 +90,11 @@ class Deviations:
         self._calibrate(observation)
         baseline = self.detector.baseline
         assert baseline is not None
+        last = self.levels[-1] if self.levels else None
+        if last is not None and last.last is None and last.shift is not None and last.occurrences <= WINDOW:
+            last.shift = replace(
+                last.shift, after_s=baseline.seconds, after_noise=baseline.noise, after_gap_s=baseline.gap_s
+            )
         value = log_seconds(observation.seconds) - baseline.level(observation.number) + log_seconds(baseline.seconds)
         if self._drifting is not None:
             self._drifting.add(observation, observation.seconds - self._drifting.level_s)
@@ -165,12 +170,10 @@ class Deviations:
         self._slow_steps += 1
         key = observation.dominant(self.usual)
         slow = self._slow.setdefault(key, SlowSteps())
-        episode = slow.episode.occurrences if slow.episode is not None else 0
-        rate = (self._slow_steps - min(episode + 1, self._slow_steps) + 0.5) / (self._observed + 50)
         level = self.usual_s
         assert level is not None
-        record = slow.add(observation, outcome.extra_s, level, self.usual, min(rate, 0.5))
-        record.frequent = record.frequent or outcome.frequent
+        rate = (self._slow_steps + 0.5) / (self._observed + 50)
+        slow.add(observation, outcome.extra_s, level, self.usual, min(max(rate, 1e-3), 0.5))
 
     def _clear(self) -> None:
         """Take the suspects one by one: the level did not change."""
@@ -193,9 +196,10 @@ class Deviations:
         if shift.after_s < shift.before_s:
             self._end_levels(shift)
         elif last is not None and last.last is None and last.seen >= shift.first - _MERGE and last.shift is not None:
-            last.kind = ChangeKind.DRIFT
-            last.shift = Shift(last.shift.first, last.shift.before_s, shift.after_s, sharp=False)
-            last.seen = affected[-1][0].number
+            if shift.after_s - shift.before_s > last.size_s / 4:
+                last.kind, last.shift = ChangeKind.DRIFT, replace(last.shift, sharp=False)
+                last.seen = affected[-1][0].number
+            last.shift = replace(last.shift, after_s=shift.after_s)
         else:
             self._open_level(shift, affected[-1][0].number)
         self.usual = usual_profile()
@@ -274,6 +278,9 @@ class Deviations:
         """Return all findings, the dearest first."""
         slow = [record for steps in self._slow.values() for record in steps.records]
         drift = [self._drifting] if self._drifting is not None else []
+        sharp = [record for record in self.levels if record.shift is not None and record.shift.sharp]
+        for record in sharp:
+            record.other_sizes_s = tuple(other.size_s for other in sharp if other is not record)
         records = [*self._processes, *self._activities.values(), *slow, *self.levels, *drift]
         found = [finding_of(record) for record in records if record.occurrences]
         found += [finding for finding in (self.whole(last), stalled) if finding is not None]

@@ -70,4 +70,4 @@ class Drift:
         below = [index for index, value in enumerate(values) if value <= level + log1p(MATERIAL) / 4]
         onset = below[-1] if below else 0
         lost = sum(exp(value) - exp(level) for value in values[onset:]) * self._size
-        return Trend(round(blocks[onset][0]), exp(level), lost, onset <= max(3, len(blocks) // 4))
+        return Trend(round(blocks[onset][0]), exp(level), lost, 3 * onset <= len(blocks))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite, log
+from math import log
 from statistics import median
 
 from predictor.watch.events import (
@@ -30,6 +30,7 @@ from predictor.watch.events import (
     RECOMPILED,
     THROTTLED_SECONDS,
 )
+from predictor.watch.detector import Shift
 from predictor.watch.health import ChangeKind
 from predictor.watch.observations import (
     CAPPED_DEVICES,
@@ -48,6 +49,8 @@ from predictor.watch.records import Record
 _MOST = 0.5  # of the extra time: what holds it is the place of the deviation
 _LITTLE = 0.25
 _NEAR_FULL = 0.92  # of the memory; PyTorch's allocator starts to flush its cache when a request no longer fits
+_LEAST_RAMP = 1.3  # 96 → 128 micro-batches; later stages of a ramp are smaller
+_SAME_SIZE = 0.08
 _COMPUTE = (FORWARD, BACKWARD, OPTIMIZER)
 
 
@@ -279,22 +282,59 @@ def _message(question: str, kind: str, text: str) -> Callable[[Record], Sign | N
     return extract
 
 
-def _shape(record: Record) -> Sign | None:
-    """What the shape of a change of level says about it, where the log does not state the work of a step."""
+def _only_times(record: Record) -> Shift | None:
+    """Return a sharp change of level of a log that states neither the work of a step nor its parts."""
     shift = record.shift
-    if record.kind is not ChangeKind.JUMP or shift is None or not shift.sharp or not isfinite(shift.after_s):
+    if record.kind is not ChangeKind.JUMP or shift is None or not shift.sharp or shift.after_s <= shift.before_s:
         return None
     if _workload(record) is not None or record.affected.ranks or part_growth(record):
         return None
-    factor = shift.after_s / shift.before_s
-    text = f"Complete within one step, × {factor:.2f}, same relative spread"
-    if factor >= 1.3 and shift.after_noise < 2 * max(shift.before_noise, 0.01):
-        return Sign("shape", "scheduled", text)
-    return None
+    return shift
+
+
+def _shape(record: Record) -> Sign | None:
+    """Whether a change of level looks like one of the plan: at once, by a third or more, with the same spread."""
+    shift = _only_times(record)
+    if shift is None or shift.after_s < _LEAST_RAMP * shift.before_s:
+        return None
+    if shift.after_noise > 2 * max(shift.before_noise, 0.01):
+        return None
+    text = f"Complete within a step or two, × {shift.after_s / shift.before_s:.2f}, relative spread no larger"
+    return Sign("shape", "ramp", text)
+
+
+def _gap(record: Record) -> Sign | None:
+    """Whether the difference between kinds of steps stayed (work was added to each) or grew with the step."""
+    shift = _only_times(record)
+    if shift is None:
+        return None
+    grown = shift.after_s / shift.before_s
+    noise = shift.before_noise * shift.before_s + shift.after_noise * shift.after_s
+    if shift.before_gap_s * (grown - 1) < noise:
+        return None
+    kept = shift.after_gap_s < shift.before_gap_s * (1 + grown) / 2
+    text = (
+        f"Kinds of steps differ by {duration(shift.after_gap_s)} after {duration(shift.before_gap_s)}, "
+        f"while the step grew × {grown:.2f}"
+    )
+    return Sign("gap", "yes" if kept else "no", text)
+
+
+def _repeated(record: Record) -> Sign | None:
+    """Whether another change of level has the same size in seconds, as the stages of a ramp have."""
+    shift = _only_times(record)
+    if shift is None:
+        return None
+    size = shift.after_s - shift.before_s
+    same = [other for other in record.other_sizes_s if abs(other / size - 1) < _SAME_SIZE]
+    if not same:
+        return None
+    return Sign("repeated", "yes", f"Another change adds the same time: {duration(same[0])} and {duration(size)}")
 
 
 _EXTRACTORS: tuple[Callable[[Record], Sign | None], ...] = (
-    _first_steps, _part, _ranks, _workload, _activity, _shape, _restarted, _hosts, _devices, _switches, _cpu, _memory_full,
+    _first_steps, _part, _ranks, _workload, _activity, _shape, _gap, _repeated, _restarted,
+    _hosts, _devices, _switches, _cpu, _memory_full,
     _memory_grows,
     _seconds_counter("throttled", THROTTLED_SECONDS, "Time throttled by the cgroup's CPU limit"),
     _seconds_counter("collected", COLLECTED_SECONDS, "Time in the garbage collector", COLLECTION),

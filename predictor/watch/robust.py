@@ -1,7 +1,7 @@
 """Robust statistics of step times, in the standard library.
 
 Sources: Hampel 1974 (median and MAD); Page 1954 (CUSUM), its average run length by Siegmund 1985, eq. 2.57 with the
-correction for discrete time; Johnson and Bagshaw 1974 (CUSUM of autocorrelated values: the long-run variance);
+correction for discrete time; Johnson and Bagshaw 1974 (CUSUM of autocorrelated values: the long-run variance), here by batch means;
 Reynolds and Stoumbos 1999 (CUSUM of a proportion); Mann 1945, Kendall 1975 and Theil 1950, Sen 1968 (trend).
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import combinations
 from math import exp, gcd, sqrt
 from statistics import median
 
@@ -27,6 +27,18 @@ def spread(values: Sequence[float], centre: float | None = None) -> float:
     """
     middle = median(values) if centre is None else centre
     return MAD_TO_SIGMA * median([abs(value - middle) for value in values])
+
+
+def midmean(values: Sequence[float]) -> float:
+    """Return the mean of the central half (Tukey): robust, and finer than the unit of rounded times.
+
+    >>> midmean([1.0, 2.0, 2.0, 3.0, 100.0])
+    2.333333333333333
+    """
+    ordered = sorted(values)
+    cut = len(ordered) // 4
+    kept = ordered[cut : len(ordered) - cut]
+    return sum(kept) / len(kept)
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
@@ -48,14 +60,19 @@ def rounding(seconds: Sequence[float]) -> float:
     return round(unit * _TICK_S, 9) if unit >= 10 and len(set(ticks)) > 1 else 0.0
 
 
-def autocorrelation(values: Sequence[float]) -> float:
-    """Return the correlation of neighbours, between 0 and 0.8; a negative one counts as none."""
-    if len(values) < 8:
-        return 0.0
-    mean = sum(values) / len(values)
-    total = sum((value - mean) ** 2 for value in values)
-    joint = sum((left - mean) * (right - mean) for left, right in pairwise(values))
-    return min(max(joint / total, 0.0), 0.8) if total > 0 else 0.0
+def long_run_factor(values: Sequence[float], block: int = 8) -> float:
+    """Return how much more the means of blocks vary than those of independent values would, at least 1.
+
+    Method: batch means, by the root mean square around the midmean; the square root of the variance ratio.
+    """
+    count = len(values) // block
+    if count < 4:
+        return 1.0
+    means = [sum(values[at * block : (at + 1) * block]) / block for at in range(count)]
+    centre = midmean(values)
+    within = sum((value - centre) ** 2 for value in values) / len(values)
+    between = sum((mean - centre) ** 2 for mean in means) / count
+    return max(1.0, sqrt(block * between / within)) if within > 0 else 1.0
 
 
 def run_length(reference: float, limit: float) -> float:
