@@ -63,7 +63,7 @@ COMMANDS = (
     completion,
 )
 OF_EVERY_COMMAND = ("--no-color", "--debug")  # options that may also stand before the command
-IN_COLOUR = ("predict", "search", "plan", "compare", "whatif", "check")
+IN_COLOUR = ("predict", "search", "plan", "compare", "whatif", "check", "watch")
 PROGRAM = "estimate-train-time"
 FIRST = "predict --model llama3-8b --system H100 --gpus 64 --global-batch-size 256"
 SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3

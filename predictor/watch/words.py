@@ -11,6 +11,15 @@ US_PER_S, S_PER_HOUR = 1e6, 3600.0
 NOT_LOST_S = 0.5  # less lost time is none
 
 
+def plain(text: str) -> str:
+    """Return text without control characters, which a log may hold and a terminal would obey.
+
+    >>> plain("one" + chr(27) + "[2Jtwo")
+    'one [2Jtwo'
+    """
+    return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
+
+
 def seconds(value: float) -> str:
     """Return a step time.
 
@@ -133,4 +142,4 @@ def line(health: Health, at: float) -> str:
     found = unexpected(health)
     if found:
         parts.append(f"{found[0].explanations[0].title} ({when(found[0].change)})")
-    return "  ".join(parts)
+    return plain("  ".join(parts))
