@@ -12,7 +12,7 @@ from predictor.watch.comparison import Compared
 from predictor.watch.health import Health
 from predictor.watch.json_document import to_json
 from predictor.watch.text import AS_EXPECTED, LISTED, TITLE, finding_lines
-from predictor.watch.words import lasting, seconds, signed
+from predictor.watch.words import lasting, plain, seconds, signed
 
 FORMAT = "estimate-train-time/watch-comparison/1"
 
@@ -106,7 +106,7 @@ def render(compared: Compared, width: int = 100) -> str:
     for name, health in zip(compared.names, (compared.this, compared.other), strict=True):
         lines += _findings(name, health, width)
         lines += wrapped([f"Note on {name}: {note}" for note in health.notes], width, 6)
-    return "\n".join(lines)
+    return plain("\n".join(lines))
 
 
 def comparison_json(compared: Compared, sources: tuple[Sequence[str], Sequence[str]], at: float) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from predictor.watch.words import (
     lasting,
     lost_s,
     moment,
+    plain,
     seconds,
     signed,
     unexpected,
@@ -216,4 +217,4 @@ def render(health: Health, sources: Sequence[str], width: int = 100) -> str:
     lines += ["", *text_table(part_rows(health))] if health.parts else []
     lines += [""] if health.notes or sources else []
     lines += wrapped([f"Note: {note}" for note in health.notes], width, 6)
-    return "\n".join([*lines, *wrapped([f"Read: {source}" for source in sources], width, 6)])
+    return plain("\n".join([*lines, *wrapped([f"Read: {source}" for source in sources], width, 6)]))

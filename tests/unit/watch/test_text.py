@@ -78,5 +78,12 @@ def test_when_says_the_shape() -> None:
     assert when(CHECKPOINTS.change) == "every 100 steps, steps 100 to 600"
 
 
+def test_a_log_does_not_command_the_terminal() -> None:
+    evil = replace(SLOW_RANK, explanations=(replace(SLOW_RANK.explanations[0], title="\x1b[2J", evidence=("\x07",)),))
+    run = replace(SLOWER, findings=(evil,), notes=("\x9b31m",))
+    said = render(run, ["\x1b]0;x"]) + line(run, AT)
+    assert all(character.isprintable() or character == "\n" for character in said)
+
+
 def test_what_the_calibration_moved_is_said() -> None:
     assert "moved it by +2.5 % to 1.64 s (1.6 s – 1.68 s)" in trust(replace(SLOWER, expected=EXPECTED))
