@@ -223,6 +223,8 @@ def _memory_grows(record: Record) -> Sign | None:
 
 def _workload(record: Record) -> Sign | None:
     """Whether tokens, samples or the sequence of a step changed with its time."""
+    if SECONDS not in record.affected.run:
+        return None
     grown = record.affected.run[SECONDS] / max(record.usual.run.get(SECONDS, record.level_s), 1e-9)
     stated = False
     for name, text in ((TOKENS, "Tokens of a step"), (SAMPLES, "Samples of a step"), (SEQUENCE, "Sequence length")):
