@@ -166,11 +166,10 @@ def _other(arguments: argparse.Namespace) -> WatchedRun | None:
     """Return the run to compare with, read; None where none is named."""
     if arguments.against is None:
         return None
-    from predictor.watch.source import open_sources
     from predictor.watch.watched_run import WatchedRun
 
     _check_logs([arguments.against], is_once=True)
-    other = WatchedRun(open_sources([arguments.against], arguments.pattern, is_live=False))
+    other = WatchedRun([arguments.against], arguments.pattern)
     other.poll()
     return other
 
@@ -184,7 +183,6 @@ class Watch:
         Raises:
             ConfigError: no log is named or one cannot be read, or the configuration cannot be predicted.
         """
-        from predictor.watch.source import open_sources
         from predictor.watch.watched_run import WatchedRun
 
         self._arguments = arguments
@@ -195,7 +193,7 @@ class Watch:
             raise ConfigError("--record needs the run's configuration, which its row holds; name it, or --model")
         _check_logs(logs, arguments.once)
         self._name = Path(logs[0]).resolve().name
-        self._run = WatchedRun(open_sources(logs, arguments.pattern, is_live=not arguments.once), expected)
+        self._run = WatchedRun(logs, arguments.pattern, expected, is_live=not arguments.once)
         self._other = _other(arguments)
         self._is_page_failing = False
 
@@ -207,7 +205,7 @@ class Watch:
         with ExitStack() as stack:
             if port is not None:
                 try:
-                    taken = stack.enter_context(served(port, lambda: exposition(self._run.health(time.time()))))
+                    taken = stack.enter_context(served(port, lambda: exposition(self._run.health())))
                 except OSError as error:
                     raise ConfigError(f"--prometheus {port}: {error.strerror or error}; name another port") from None
                 progress(f"metrics at http://127.0.0.1:{taken}/metrics")
@@ -224,7 +222,7 @@ class Watch:
 
     def _follow(self) -> None:
         """Read what is written until the run ends, and say how it stands each interval."""
-        self._write_page(self._run.health(time.time()))
+        self._write_page(self._run.health())
         self._say()
         due = time.monotonic() + self._arguments.interval
         while not self._run.is_ended:
@@ -238,7 +236,7 @@ class Watch:
         """Say how the run stands: a line for people, or a document a line; and write its page again."""
         from predictor.watch.words import line
 
-        health = self._run.health(time.time())
+        health = self._run.health()
         if self._arguments.json:
             _print_line(self._document(health, indent=None))
         else:
@@ -253,8 +251,7 @@ class Watch:
 
     def _end(self) -> Health:
         """Write the page and the record for the last time, and return the health that they show."""
-        # Of a log that is read once nobody knows whether it still grows: its silence says nothing.
-        health = self._run.health(None if self._arguments.once else time.time())
+        health = self._run.health()
         self._write_page(health)
         record = self._arguments.record
         if record is not None and self._configuration is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from predictor.core.base.quantities import duration, span
 from predictor.watch.health import Change, ChangeKind, Expected, Finding, Health, State
@@ -41,12 +41,8 @@ def lasting(value: float) -> str:
 
 
 def moment(at: float) -> str:
-    """Return a moment, to the minute.
-
-    >>> moment(1_796_000_000.0)
-    '2026-11-30 00:53 UTC'
-    """
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    """Return a moment to the minute, in this machine's zone, which a log without zones is taken to be in."""
+    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
 
 
 def signed(share: float) -> str:
@@ -128,7 +124,7 @@ def brief(health: Health) -> str:
 
 def line(health: Health, at: float) -> str:
     """Return the state in a line, for a terminal that follows a run."""
-    parts = [f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}", brief(health)]
+    parts = [f"{datetime.fromtimestamp(at):%H:%M:%S}", brief(health)]
     if health.last_step is not None:
         parts.append(f"step {health.last_step:,}")
     if health.tokens_per_second is not None:

@@ -10,9 +10,9 @@ from typing import Any
 from predictor.watch.events import Event
 from predictor.watch.health import Expected, Health
 from predictor.watch.monitor import Monitor
-from predictor.watch.ordering import by_time
 from predictor.watch.readers.records import JsonLines
 from predictor.watch.readers.tracker import StepTracker
+from predictor.watch.sources.opening import in_time
 
 STEPS = "steps.jsonl"
 TELEMETRY = "health"  # folder of a file per rank
@@ -33,7 +33,7 @@ def health_of(folder: Path, predicted: Mapping[str, Any] | None, now: float | No
     files = [path for path in (folder / TELEMETRY).glob("rank-*.jsonl") if RANK.fullmatch(path.name)]
     files = sorted(files)[:MOST_RANKS] or [folder / STEPS]
     tracker = StepTracker()
-    for event in by_time([_events(path, tracker) for path in files]):
+    for event in in_time(_events(path, tracker) for path in files):
         monitor.take(event)
     health = monitor.health(now)
     return None if health.last_step is None else health
@@ -53,7 +53,7 @@ def _expected(predicted: Mapping[str, Any]) -> Expected | None:
 def _events(path: Path, tracker: StepTracker) -> Iterator[Event]:
     """Return the events of a file's beginning and end; none where it cannot be read."""
     rank = RANK.fullmatch(path.name)
-    reader = JsonLines(tracker, None if rank is None else int(rank[1]), speaks=rank is not None and not int(rank[1]))
+    reader = JsonLines(tracker, None if rank is None else int(rank[1]))
     try:
         with path.open("rb") as stream:
             yield from reader.feed(stream.read(HEAD_BYTES))

@@ -43,7 +43,7 @@ def test_a_long_run_that_became_slower_is_told_by_its_beginning_and_its_end(tmp_
     health = health_of(tmp_path, PREDICTED, None)
     assert health is not None
     assert (health.state, health.last_step) == (State.SLOWER, 50_000)
-    assert health.steps < 4000  # the rest is not read
+    assert health.median_s == pytest.approx(1.2, rel=0.01)
 
 
 def test_ranks_telemetry_counts_before_the_steps(tmp_path: Path) -> None:

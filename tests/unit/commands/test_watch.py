@@ -168,12 +168,12 @@ def test_a_growing_log_is_followed_to_its_end(tmp_path: Path) -> None:
         time.sleep(1.0)
         log.write_text("".join(lines[:20]))  # it was not there yet
         first = line_of(process)
-        assert first["last_step"] == 110
+        assert first["last_step"] == 120
         with log.open("a") as stream:
             stream.write(lines[20])
             stream.write(lines[21][:60])
             stream.flush()
-            seen = next(line for line in iter(lambda: line_of(process), None) if line["last_step"] == 120)
+            seen = next(line for line in iter(lambda: line_of(process), None) if line["last_step"] == 130)
             assert "http-equiv" in page.read_text(encoding="utf-8")
             stream.write(lines[21][60:])
             stream.write("[titan] 2026-11-27 08:34:30,000 - root - INFO - Training completed\n")
@@ -181,7 +181,7 @@ def test_a_growing_log_is_followed_to_its_end(tmp_path: Path) -> None:
         assert process.returncode == 0
         assert other.wait(PATIENCE_S) == 0
     last = json.loads(out.splitlines()[-1])
-    assert (seen["state"], last["state"], last["last_step"]) == ("healthy", "ended", 130)
+    assert (seen["state"], last["state"], last["last_step"]) == ("healthy", "ended", 140)
     assert "http-equiv" not in page.read_text(encoding="utf-8")
     assert {path.name for path in tmp_path.iterdir()} == {"train.log", "page.html"}
 
