@@ -146,13 +146,31 @@ def _check_logs(logs: list[str], is_once: bool) -> None:
     """Check that every log is there, or say that it is waited for: a job that still queues has none.
 
     Raises:
-        ConfigError: one is not there, and nobody waits for it.
+        ConfigError: one is not there, and nobody waits for it; or it is a pipe.
     """
+    pipe = next((log for log in logs if Path(log).exists() and not (Path(log).is_file() or Path(log).is_dir())), None)
+    if pipe is not None:
+        raise ConfigError(f"{pipe} is neither a file nor a folder; a log is read as it grows, so write it to a file")
     missing = [log for log in logs if not Path(log).exists()]
     if missing and is_once:
         raise ConfigError(f"{missing[0]}: there is no such log; without --once it is waited for")
     if missing:
         progress(f"waiting for {', '.join(missing)}")
+
+
+def _check_record(arguments: argparse.Namespace, configuration: Configuration | None) -> None:
+    """Check that a row of a table can hold what the run is.
+
+    Raises:
+        ConfigError: it has no configuration, or changes of the hardware, which are no key of one.
+    """
+    from predictor.core.costs.hardware_change import is_of_hardware
+
+    if configuration is None:
+        raise ConfigError("--record needs the run's configuration, which its row holds; name it, or --model")
+    changed = next((text for text in arguments.changes if is_of_hardware(text)), None)
+    if changed is not None:
+        raise ConfigError(f"--record: a row does not hold {changed}; put it into a system of your own, with like:")
 
 
 def _print_line(text: str) -> None:
@@ -189,8 +207,8 @@ class Watch:
         logs = _logs(arguments)
         is_folder = _is_folder_alone(arguments)
         self._configuration, expected = _of_folder(arguments) if is_folder else _prediction(arguments)
-        if arguments.record is not None and self._configuration is None:
-            raise ConfigError("--record needs the run's configuration, which its row holds; name it, or --model")
+        if arguments.record is not None:
+            _check_record(arguments, self._configuration)
         _check_logs(logs, arguments.once)
         self._name = Path(logs[0]).resolve().name
         self._run = WatchedRun(logs, arguments.pattern, expected, is_live=not arguments.once)
@@ -313,10 +331,9 @@ class Watch:
 
     def _judged(self, health: Health, told: str) -> str:
         """Return the answer, marked where the run has no step, or is slower than ``--allow``."""
-        if health.last_step is None:
+        allowed, compared = self._arguments.allow, self._compared(health)
+        if health.last_step is None or (compared is not None and compared.ratio is None):
             return Incomplete(told)
-        allowed = self._arguments.allow
-        compared = self._compared(health)
         from predictor.watch.words import slowdown
 
         slower = slowdown(health) if compared is None else compared.ratio

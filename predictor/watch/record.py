@@ -68,8 +68,8 @@ def record_run(
     """Add a run's usual step to a table.
 
     Raises:
-        ConfigError: the run has no usual step yet, its log contradicts the configuration, or the file is no table.
-        OSError: the file cannot be written.
+        ConfigError: the run has no usual step yet, its log contradicts the configuration, or the file is no table or
+            cannot be written.
     """
     if health.median_s is None:
         raise ConfigError(f"--record {path}: {name} has no timed step yet")
@@ -83,7 +83,10 @@ def record_run(
         "statistic": f"median of usual steps up to {health.last_step}",
         "source": source,
     }
-    _add(path, _row(configuration, path.resolve().parent, cells))
+    try:
+        _add(path, _row(configuration, path.resolve().parent, cells))
+    except OSError as error:
+        raise ConfigError(f"--record {path}: {error.strerror or error}") from None
 
 
 def _add(path: Path, added: Mapping[str, str]) -> None:

@@ -104,6 +104,7 @@ def test_two_runs_are_compared_from_the_step_on_where_they_part(
     [
         ([CONFIG, "--once"], "no log is named"),
         (["--log", "absent.log", "--once"], "absent.log"),
+        (["--log", "/dev/null", "--once"], "neither a file nor a folder"),
         (["--log", LOG, "--once", "--pattern", "("], "--pattern"),
         (["--log", LOG, "--once", "--interval", "0"], "--interval is 0"),
         (["--log", LOG, "--once", "--allow", "-1"], "--allow is -1"),
@@ -111,6 +112,11 @@ def test_two_runs_are_compared_from_the_step_on_where_they_part(
         (["--log", LOG, "--prometheus", "0", "--once"], "leave out --once"),
         (["--log", LOG, "--once", "--system", "H100"], "name a configuration"),
         (["--log", LOG, "--once", "--record", "runs.csv"], "--record needs"),
+        (
+            [CONFIG, "--log", LOG, "--once", "--record", "x.csv", "--set", "inter_node_gb_per_s=50"],
+            "a row does not hold inter_node_gb_per_s=50",
+        ),
+        ([CONFIG, "--log", LOG, "--once", "--record", "/proc/runs.csv"], "--record /proc/runs.csv: "),
         (["--log", LOG, "--once", "--html", "/nowhere/page.html"], "there is no folder"),
         (["--log", LOG, "--once", "--html", LOG], "the same command reads"),
         (["--log", LOG, "--once", "--against", "absent.log"], "absent.log"),
