@@ -5,17 +5,22 @@ The engine states samples per second of its last step; the batch, which its conf
 
 from __future__ import annotations
 
-from predictor.watch.events import CHECKPOINT
+from predictor.watch.events import ALLOCATOR_RETRY, CHECKPOINT, SKIPPED
 from predictor.watch.readers.log_format import KNOWN, START, Extract, Fields, LogFormat, Values, groups, rule
 
 ENGINE = r"global_step=(?P<step>\d+), RunningAvgSamplesPerSec=\S+, CurrSamplesPerSec=(?P<samples_per_s>[\d.eE+]+)"
 OLD_ENGINE = (
     r" \d+/(?P<step>\d+), (?:RunningAvg)?SamplesPerSec=\S+,(?: CurrSamplesPerSec=(?P<samples_per_s>[\d.eE+]+))?"
 )
-PIPELINE = r"steps: (?P<step>\d+) loss: (?P<loss>\S+) .*?iter time \(s\): (?P<seconds>[\d.]+) samples/sec: (?P<samples_per_s>\S+)"
+PIPELINE = (
+    r"steps: (?P<step>\d+) loss: (?P<loss>\S+) .*?iter time \(s\): (?P<seconds>[\d.]+)"
+    r" samples/sec: (?P<samples_per_s>\S+)"
+)
 RULES = (
     rule(CHECKPOINT, "is ready now!", r"Checkpoint (?:global_step)?(?P<step>\d+)\S* is ready now!"),
     rule(KNOWN, "train_batch_size ", r"train_batch_size \.{2,} (?P<batch>\d+)"),
+    rule(ALLOCATOR_RETRY, "allocator cache flushes"),  # ZeRO-3
+    rule(SKIPPED, "kipping step", r"(?i)overflow"),
     rule(START, "DeepSpeed info: version", r"DeepSpeed info: version"),
 )
 

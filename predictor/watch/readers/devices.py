@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from predictor.watch.events import DeviceSample, End, Event
 from predictor.watch.readers.lines import LineFinder
@@ -117,7 +117,7 @@ class Dmon:
         """Return the reading of a last line without an end."""
         return self._events(self._lines.finish())
 
-    def _events(self, lines: Iterator[tuple[bytes, int]]) -> Iterator[Event]:
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
             words = line.decode("utf-8", "replace").replace("# Entity", "#Entity").split()
             if words[0] == "#Entity":
@@ -158,7 +158,7 @@ class Accounting:
         """Return the end that a last line without an end states."""
         return self._events(self._lines.finish())
 
-    def _events(self, lines: Iterator[tuple[bytes, int]]) -> Iterator[Event]:
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
             cells = line.decode("utf-8", "replace").strip().split("|")
             if "State" in cells:

@@ -10,7 +10,8 @@ import re
 
 from predictor.watch.events import CHECKPOINT, EVALUATION, NOT_FINITE
 from predictor.watch.readers import deepspeed, names
-from predictor.watch.readers.log_format import END, START, Extract, LogFormat, Values, groups, rule
+from predictor.watch.readers.log_format import END, GROUPS, START, Extract, LogFormat, Values, groups, put, rule
+from predictor.watch.readers.names import number
 from predictor.watch.readers.progress_bar import TrainerBar
 
 PRINTED = r"\{'loss': '?(?P<loss>[^',}]+).*?'epoch': '?(?P<epoch>[\d.]+)"
@@ -27,19 +28,19 @@ def _trainer() -> Extract:
         nonlocal has_bar
         for name, pattern in (("target", TOTAL), ("epochs", EPOCHS)):
             if (stated := pattern.search(line)) is not None:
-                known[name] = float(stated[1].replace(b",", b""))
+                known[name] = number(stated[1]) or 0.0
                 return None
         if b"%|" in line:
             values = bar(line)
             has_bar = has_bar or values is not None
             return values
         found = printed.search(line)
-        if has_bar or found is None or len(known) < 2 or not known["epochs"]:
+        epoch = number(found["epoch"]) if found is not None else None
+        if has_bar or found is None or epoch is None or not known.get("epochs") or "target" not in known:
             return None
-        number = round(float(found["epoch"]) / known["epochs"] * known["target"])
-        values = {names.NUMBER: float(number), names.TARGET: known["target"]}
-        if (loss := names.number(found["loss"])) is not None:
-            values["loss"] = loss
+        step = epoch / known["epochs"] * known["target"]
+        values = {names.NUMBER: step + 0.5, names.TARGET: known["target"]}
+        put(values, GROUPS["loss"], found["loss"])
         return values
 
     return extract
@@ -66,7 +67,7 @@ HUGGING_FACE = LogFormat(
     ),
     tells=re.compile(rb"\{'(?:train_)?loss': |'train_runtime': |\*{5} Running training \*{5}"),
 )
-_LIGHTNING_WORDS = r"Epoch (?P<epoch>\d+):\s*:?\s*$"
+_LIGHTNING_WORDS = r"Epoch (?P<epoch>\d{1,9}):\s*:?\s*$"
 NEMO_BAR = LogFormat(
     "NeMo progress bar",
     "NeMo",
@@ -118,7 +119,7 @@ TORCHTUNE = LogFormat(
 
 def _torchtune() -> Extract:
     words = re.compile(rb"\|(?P<step>\d+)\|Loss: (?P<loss>[^:]+):\s*\d{1,3}%")
-    bar = TrainerBar(r"(?P<epoch>\d+)\|\d+\|Loss: (?P<loss>[^:]+):\s*$")
+    bar = TrainerBar(r"(?P<epoch>\d{1,9})\|\d+\|Loss: (?P<loss>[^:]+):\s*$")
     logged = groups(r"Step (?P<step>\d+) \| loss:(?P<loss>\S+)(?:.*?peak_memory_reserved:(?P<memory_gib>[\d.]+))?")
 
     def extract(line: bytes) -> Values | None:

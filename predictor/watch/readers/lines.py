@@ -13,13 +13,24 @@ class LineFinder:
     Lines end with ``\n`` or ``\r`` (progress bars). NUL bytes are left out, so that ASCII in UTF-16 is read too.
     """
 
-    def __init__(self, words: Sequence[bytes], longest: int = LONGEST_LINE) -> None:
-        """Take the words, each with its index as its name; an empty one is in every line."""
-        self._words = tuple(words)
+    def __init__(
+        self, words: Sequence[bytes], longest: int = LONGEST_LINE, guarded: Sequence[bytes] = (), guard: bytes = b""
+    ) -> None:
+        """Take the words, each with its index as its name; an empty one is in every line.
+
+        Args:
+            words: looked for in every block.
+            longest: bytes of a line that are looked at.
+            guarded: further words, which are in no line without ``guard``.
+            guard: looked for before them.
+        """
+        self._words = tuple(enumerate(words))
+        self._all_words = tuple(enumerate((*words, *guarded)))
+        self._guard = guard
         self._longest = longest
         self._carry = b""
 
-    def feed(self, block: bytes) -> Iterator[tuple[bytes, int]]:
+    def feed(self, block: bytes) -> list[tuple[bytes, int]]:
         """Return lines that ended in a block, in their order, each once for every word that it holds."""
         if b"\0" in block:
             block = block.replace(b"\0", b"")
@@ -28,34 +39,34 @@ class LineFinder:
         end = block.rfind(b"\n") + 1
         if not end:
             self._carry = (self._carry + block[: self._longest])[: self._longest]
-            return
+            return []
         first = block.find(b"\n") + 1
-        yield from self._found((self._carry + block[: first - 1])[: self._longest] + b"\n", 0)
+        found = self._found((self._carry + block[: first - 1])[: self._longest] + b"\n", 0)
         self._carry = block[end : end + self._longest]
-        yield from self._found(block[:end], first)
+        return found + self._found(block[:end], first)
 
-    def finish(self) -> Iterator[tuple[bytes, int]]:
+    def finish(self) -> list[tuple[bytes, int]]:
         """Return a last line without an end."""
         carry, self._carry = self._carry, b""
-        yield from self._found(carry + b"\n", 0)
+        return self._found(carry + b"\n", 0)
 
-    def _found(self, block: bytes, begin: int) -> Iterator[tuple[bytes, int]]:
+    def _found(self, block: bytes, begin: int) -> list[tuple[bytes, int]]:
         """Return lines of a block of whole lines."""
         hits: list[tuple[int, int, int]] = []
-        for index, word in enumerate(self._words):
+        find, rfind, longest = block.find, block.rfind, self._longest
+        for index, word in self._all_words if self._guard in block else self._words:
             if not word:
                 hits += self._all(block, begin, index)
                 continue
-            at = block.find(word, begin)
+            at, size = find(word, begin), len(word)
             while at >= 0:
-                start = block.rfind(b"\n", 0, at) + 1
-                end = block.find(b"\n", at)
-                if at + len(word) - start <= self._longest:
+                start = rfind(b"\n", 0, at) + 1
+                end = find(b"\n", at)
+                if at + size - start <= longest:
                     hits.append((start, index, end))
-                at = block.find(word, end)
+                at = find(word, end)
         hits.sort()
-        for start, index, end in hits:
-            yield block[start : min(end, start + self._longest)], index
+        return [(block[start : end if end - start < longest else start + longest], index) for start, index, end in hits]
 
     def _all(self, block: bytes, begin: int, index: int) -> Iterator[tuple[int, int, int]]:
         start = begin

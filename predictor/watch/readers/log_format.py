@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from predictor.watch.readers import names
 from predictor.watch.readers.names import GIB, NAMES, NUMBER, PER_SECOND, Meaning, number
 
+MOST_FIELDS = 60
 Values = dict[str, float]
 Extract = Callable[[bytes], Values | None]
 
@@ -42,9 +43,17 @@ NOT_VALUES = frozenset({"time", "rank"})  # groups with a time stamp and a rank
 
 def put(values: Values, meaning: Meaning, text: bytes | None) -> None:
     """Add a value in its unit; what is no number is left out, and what is infinite but for the loss."""
-    value = None if text is None else number(text)
-    if value is not None and (abs(value) < 1e300 or meaning.name == "loss"):
-        values[meaning.name] = value * meaning.factor
+    if text is None:
+        return
+    try:
+        value = float(text)
+    except ValueError:
+        if (other := number(text)) is None:
+            return
+        value = other
+    name, factor = meaning
+    if -1e300 < value < 1e300 or name == "loss":
+        values[name] = value * factor
 
 
 def groups(pattern: str) -> Extract:
@@ -65,49 +74,75 @@ def groups(pattern: str) -> Extract:
 
 
 class Fields:
-    """Reads lines of ``key: value`` between bars: the places of known keys are those of the line before."""
+    """Reads lines of ``key: value`` between bars; a pattern made of the line before reads all values at once."""
 
-    def __init__(self, head: str, separator: bytes = b"|", between: bytes = b":") -> None:
+    def __init__(self, head: str) -> None:
         """Take the pattern of the step's number and the target, in groups ``step`` and ``target``."""
         self._head = re.compile(head.encode())
-        self._separator, self._between = separator, between
-        self._count = -1
-        self._places: tuple[tuple[int, bytes, int, Meaning], ...] = ()
+        self._layout = re.compile(rb"(?!)")
+        self._meanings: list[Meaning] = []
 
     def __call__(self, line: bytes) -> Values | None:
         """Return the values of a line; None of another one."""
-        head = self._head.search(line)
-        if head is None:
-            return None
+        found = self._layout.match(line)
+        if found is not None:
+            try:
+                return {
+                    name: float(text) * factor
+                    for (name, factor), text in zip(self._meanings, found.groups(), strict=True)
+                }
+            except ValueError:
+                pass
+        return self._learn(line) if self._head.search(line) is not None else None
+
+    def _learn(self, line: bytes) -> Values:
+        """Return the values of a line with other fields, or with text among them, and note its layout."""
         values: Values = {}
-        for name in self._head.groupindex:
-            put(values, GROUPS[name], head[name])
-        fields = line.split(self._separator)
-        places = self._places
-        if len(fields) != self._count or any(not fields[place].startswith(key) for place, key, _, _ in places):
-            places = self._learn(fields)
-        for place, _, begin, meaning in places:
-            put(values, meaning, fields[place][begin:])
+        pattern, meanings = [], []
+        for field in line.split(b"|"):
+            head = self._head.search(field)
+            key, between, text = field.partition(b":")
+            meaning = NAMES.get(key.decode("utf-8", "replace").strip())
+            if head is not None:
+                pattern.append(rb"[^|]*?" + self._head.pattern + rb"[^|]*")
+                for name in self._head.groupindex:
+                    put(values, GROUPS[name], head[name])
+                    meanings.append(GROUPS[name])
+            elif between and meaning is not None:
+                pattern.append(re.escape(key) + rb":([^|]*)")
+                put(values, meaning, text)
+                meanings.append(meaning)
+            else:
+                pattern.append(rb"[^|]*")
+        if len(pattern) <= MOST_FIELDS and sum(meaning.name == NUMBER for meaning in meanings) <= 2:
+            self._layout, self._meanings = re.compile(rb"\|".join(pattern)), meanings
         return values
 
-    def _learn(self, fields: list[bytes]) -> tuple[tuple[int, bytes, int, Meaning], ...]:
-        found = []
-        for place, field in enumerate(fields):
-            key, between, _ = field.partition(self._between)
-            meaning = NAMES.get(key.decode("utf-8", "replace").strip())
-            if between and meaning is not None:
-                found.append((place, key + between, len(key) + len(between), meaning))
-        self._count, self._places = len(fields), tuple(found)
-        return self._places
+
+class Timers:
+    """Reads lines of Megatron-LM's timers, ``name ....: (min, max)`` or ``name ....: max`` in milliseconds."""
+
+    def __init__(self, names_read: Iterable[str]) -> None:
+        """Take the names of the timers that are read."""
+        self._meanings = {name.encode(): NAMES[name] for name in names_read}
+
+    def __call__(self, line: bytes) -> Values | None:
+        """Return the slowest rank's time; None of another line."""
+        name, dots, value = line.partition(b" ..")
+        meaning = self._meanings.get(name[name.rfind(b" ") + 1 :])
+        if not dots or meaning is None:
+            return None
+        values: Values = {}
+        put(values, meaning, value[value.rfind(b" ") + 1 :].rstrip(b")"))
+        return values
 
 
 class KeyValue:
-    """Reads lines of one key and its value, by a pattern with groups ``key``, ``value`` and ``or`` (also the value)."""
+    """Reads lines of one key and its value, by a pattern with groups ``key`` and ``value``."""
 
     def __init__(self, pattern: str, meanings: Mapping[str, Meaning] = NAMES) -> None:
         """Take the pattern of the line."""
         self._pattern = re.compile(pattern.encode())
-        self._has_or = "or" in self._pattern.groupindex
         self._meanings = meanings
 
     def __call__(self, line: bytes) -> Values | None:
@@ -117,7 +152,7 @@ class KeyValue:
         if found is None or meaning is None:
             return None
         values: Values = {}
-        put(values, meaning, found["value"] or (found["or"] if self._has_or else None))
+        put(values, meaning, found["value"])
         return values
 
 
@@ -165,6 +200,7 @@ class LogFormat:
         words, extract: words of which lines of a step have one (an empty one: any line), and what reads such a line.
         rules: further lines.
         members, of_member: words of lines that follow a step and belong to it, and what reads them.
+        guard: what every such line has; the words are looked for where it is.
         is_block: a step is stated by several lines, of which the first has its number.
         tells: a pattern that tells the format; None: a line of a step does.
     """
@@ -179,5 +215,6 @@ class LogFormat:
     rules: tuple[Rule, ...] = ()
     members: tuple[str, ...] = ()
     of_member: Callable[[], Extract] | None = None
+    guard: str = ""
     is_block: bool = False
     tells: re.Pattern[bytes] | None = None

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import NamedTuple
 
 from predictor.watch.events import CHECKPOINT, EVALUATION, PARTS, Activity, End, Event, Message
 from predictor.watch.readers import messages, names, prefix
 from predictor.watch.readers.lines import LineFinder
 from predictor.watch.readers.log_format import END, GROUPS, KNOWN, START, Extract, LogFormat, Rule, Values, put
-from predictor.watch.readers.names import number
+from predictor.watch.readers.names import LARGEST_STEP, number
 from predictor.watch.readers.tracker import StepTracker, text
 
+Action = Callable[[bytes], Sequence[Event]]
 BETWEEN_STEPS = {names.PART + CHECKPOINT, names.PART + EVALUATION}  # never a part of a step's lines
 
 
@@ -40,18 +42,19 @@ class LogReader:
         self._tracker = tracker
         self._rank = rank
         self._clock = prefix.Clock()
-        words: list[str] = []
-        self._actions: list[Callable[[bytes], Iterator[Event]]] = []
-        words += log_format.words
-        self._actions += [self._of_step(log_format.extract())] * len(log_format.words)
+        rules = (*log_format.rules, *messages.RULES)
+        words = [*log_format.words, *(rule.word for rule in rules)]
+        self._actions: list[Action] = [self._of_step(log_format.extract())] * len(log_format.words)
+        self._actions += map(self._of_rule, rules)
         if log_format.of_member is not None:
-            words += log_format.members
             self._actions += [self._of_member(log_format.of_member())] * len(log_format.members)
-        for rule in (*log_format.rules, *messages.RULES):
-            words.append(rule.word)
-            self._actions.append(self._of_rule(rule))
-        self._lines = LineFinder([word.encode() for word in words])
+        self._lines = LineFinder(
+            [word.encode() for word in words],
+            guarded=[word.encode() for word in log_format.members],
+            guard=log_format.guard.encode(),
+        )
         self._held: _Held | None = None
+        self._pause: tuple[str, int | None] = ("", None)  # the latest checkpoint or evaluation, and its step
         self._before: Values = {}  # stated before the line of the step
         self._holds = log_format.is_block
         self._is_block = log_format.is_block
@@ -60,25 +63,28 @@ class LogReader:
 
     def feed(self, block: bytes) -> Iterator[Event]:
         """Return the events of a block."""
-        for line, index in self._lines.feed(block):
-            yield from self._actions[index](prefix.COLOUR.sub(b"", line) if b"\x1b" in line else line)
+        return self._events(self._lines.feed(block))
 
     def finish(self) -> Iterator[Event]:
         """Return the events of what waits for more to come."""
-        for line, index in self._lines.finish():
-            yield from self._actions[index](prefix.COLOUR.sub(b"", line) if b"\x1b" in line else line)
+        yield from self._events(self._lines.finish())
         yield from self._release()
+
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
+        actions = self._actions
+        for line, index in lines:
+            yield from actions[index](prefix.COLOUR.sub(b"", line) if b"\x1b" in line else line)
 
     def _rank_of(self, line: bytes) -> int | None:
         found = prefix.rank(line)
         return self._rank if found is None else found
 
-    def _of_step(self, extract: Extract) -> Callable[[bytes], Iterator[Event]]:
-        def act(line: bytes) -> Iterator[Event]:
+    def _of_step(self, extract: Extract) -> Action:
+        def act(line: bytes) -> Sequence[Event]:
             values = extract(line)
             if values is None or not (names.NUMBER in values or self._is_block):
-                return
-            yield from self._release()
+                return ()
+            events = self._release()
             self._closing = self._latest if self._latest == self._last else ""
             self._last = self._latest
             if self._before:
@@ -90,60 +96,58 @@ class LogReader:
                 self._rank_of(line) if rank is None else int(rank),
             )
             self._latest = ""
-            if self._holds:
-                self._held = step
-            else:
-                yield from self._events(step)
+            if not self._holds:
+                return [*events, *self._step(step)]
+            self._held = step
+            return events
 
         return act
 
-    def _of_member(self, extract: Extract) -> Callable[[bytes], Iterator[Event]]:
-        def act(line: bytes) -> Iterator[Event]:
+    def _of_member(self, extract: Extract) -> Action:
+        def act(line: bytes) -> Sequence[Event]:
             values = extract(line)
             if not values:
-                return
+                return ()
             key = next(iter(values))
             if key in BETWEEN_STEPS:
-                yield from self._release()
                 part = key.removeprefix(names.PART)
-                yield Activity(part, self._tracker.number, values[key], at=self._clock.at(line))
-                return
+                events = self._release()
+                self._pause = part, self._tracker.number
+                return [*events, Activity(*self._pause, values[key], at=self._clock.at(line))]
             if not self._holds:
                 self._holds = True  # the first step with such lines was reported without them
-                return
+                return ()
             self._latest = key
             if self._held is None:
-                return
+                return ()
             self._held.values.update(values)
-            if key == self._closing:
-                yield from self._release()
+            return self._release() if key == self._closing else ()
 
         return act
 
-    def _of_rule(self, rule: Rule) -> Callable[[bytes], Iterator[Event]]:
-        def act(line: bytes) -> Iterator[Event]:
+    def _of_rule(self, rule: Rule) -> Action:
+        def act(line: bytes) -> Sequence[Event]:
             found = rule.pattern.search(line)
             if found is None:
-                return
-            groups = found.groupdict()
+                return ()
+            groups, at = found.groupdict(), self._clock.at(line)
+            if rule.kind == KNOWN:
+                self._note(groups)
+                return ()
+            events = self._release()
             if rule.kind == START:
-                yield from self._release()
-                self._tracker.start(**_known(groups, self._clock.at(line)))
+                self._tracker.start(**_known(groups, at))
                 self._note(groups)
-            elif rule.kind == KNOWN:
-                self._note(groups)
-            elif rule.kind == END:
-                yield from self._release()
+                return events
+            if rule.kind == END:
                 state = groups.get("state")
                 named = messages.STATES.get(state.decode(), state.decode()) if state else rule.says
-                yield End(named, self._clock.at(line))
-            elif rule.kind in PARTS:
-                yield from self._release()
-                at = self._clock.at(line)
-                yield Activity(rule.kind, self._step_of(groups), _seconds(groups), rule.in_step, at)
-            else:
-                rank = self._rank_of(line)
-                yield Message(rule.kind, text(line), self._tracker.number, self._clock.at(line), rank)
+                return [*events, End(named, at)]
+            if rule.kind in PARTS:
+                pause, seconds = (rule.kind, self._step_of(groups)), _seconds(groups)
+                is_repeated, self._pause = seconds is None and pause == self._pause, pause
+                return events if is_repeated else [*events, Activity(*pause, seconds, rule.in_step, at)]
+            return [*events, Message(rule.kind, text(line), self._tracker.number, at, self._rank_of(line))]
 
         return act
 
@@ -159,15 +163,18 @@ class LogReader:
             self._tracker.memory_bytes = max(memory * 2**20, self._tracker.memory_bytes or 0.0)
         put(self._before, GROUPS["tflops"], groups.get("tflops"))
 
-    def _release(self) -> Iterator[Event]:
-        if self._held is not None:
-            held, self._held = self._held, None
-            yield from self._events(held)
+    def _release(self) -> Sequence[Event]:
+        if self._held is None:
+            return ()
+        held, self._held = self._held, None
+        return self._step(held)
 
-    def _events(self, step: _Held) -> Iterator[Event]:
-        count = step.values.pop(names.NUMBER, None)
-        if count is not None:
-            yield from self._tracker.step(int(count), step.values, step.at, step.rank)
+    def _step(self, step: _Held) -> list[Event]:
+        values = step.values
+        if not isfinite(sum(values.values())):
+            values = {name: value for name, value in values.items() if isfinite(value) or name == "loss"}
+        count = values.pop(names.NUMBER, LARGEST_STEP)
+        return self._tracker.step(int(count), values, step.at, step.rank) if 0 <= count < LARGEST_STEP else []
 
 
 def _known(groups: Mapping[str, bytes | None], at: float | None) -> dict[str, object]:

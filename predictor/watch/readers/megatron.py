@@ -11,10 +11,12 @@ import re
 
 from predictor.watch.events import CHECKPOINT, EVALUATION
 from predictor.watch.readers import deepspeed
-from predictor.watch.readers.log_format import END, KNOWN, START, Fields, KeyValue, LogFormat, rule
+from predictor.watch.readers.log_format import END, KNOWN, START, Fields, LogFormat, Timers, rule
 
 ITERATION = r"iteration:?\s*(?P<step>\d+)\s*/\s*(?P<target>\d+)"
-TIMER = r"^(?:.*?\s)?(?P<key>[\w-]+) \.{2,}: (?:\([\d.]+, (?P<value>[\d.]+)\)|(?P<or>[\d.]+))"
+TIMERS = ("forward-compute", "backward-compute", "batch-generator", "all-grads-sync", "optimizer")
+PAUSES = ("save-checkpoint", "evaluate", "eval-time")
+TIMER_WORDS = tuple(f" {name} .." for name in (*TIMERS, *PAUSES))
 RULES = (
     rule(KNOWN, "memory (MB)", r"memory \(MB\) \|.*\bmax reserved: (?P<memory_mib>[\d.]+)"),
     rule(CHECKPOINT, "successfully saved checkpoint", r"iteration\s+(?P<step>\d+)"),
@@ -22,7 +24,6 @@ RULES = (
     rule(START, "using world size", r"using world size: (?P<world>\d+)"),
     rule(START, "successfully loaded checkpoint", r"at iteration\s+(?P<resumed>\d+)"),
     rule(END, "[after training is done]", says="completed"),
-    rule(END, "[exiting program", says="exited"),
 )
 
 
@@ -36,8 +37,9 @@ def _family(name: str, tool: str, versions: str, produced: str, example: str, te
         ("elapsed time per iteration",),
         lambda: Fields(ITERATION),
         RULES,
-        ("...: ",),
-        lambda: KeyValue(TIMER),
+        TIMER_WORDS,
+        lambda: Timers((*TIMERS, *PAUSES)),
+        guard=" ......",
         tells=re.compile(tells.encode()) if tells else None,
     )
 
@@ -84,8 +86,9 @@ MEGATRON_BRIDGE = LogFormat(
     ("elapsed time per iteration",),
     lambda: Fields(ITERATION),
     (rule(KNOWN, "Step Time : ", r"GPU utilization: (?P<tflops>[\d.]+)\s?MODEL_TFLOP"), *RULES),
-    ("...: ",),
-    lambda: KeyValue(TIMER),
+    TIMER_WORDS,
+    lambda: Timers((*TIMERS, *PAUSES)),
+    guard=" ......",
     tells=re.compile(rb"Step Time : [\d.]+s.*GPU utilization"),
 )
 NEMO = LogFormat(

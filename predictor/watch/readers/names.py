@@ -104,6 +104,7 @@ NAMES: Mapping[str, Meaning] = {
     )
     for spelling, meaning in group
 }
+LARGEST_STEP = 1e15
 EVALUATION_PREFIXES = ("eval", "val", "test", "valid", "metrics/eval")
 SUFFIXES = {b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9, b"T": 1e12, b"P": 1e15, b"GFLOPS": 1e-3, b"PFLOPS": 1e3}
 

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 COLOUR = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
 LOOKED_AT = 160  # bytes, within which a line's prefix ends
-# srun --label; torchrun --tee and accelerate; DeepSpeed and Megatron-LM.
-_RANK = re.compile(rb"^\s*(?:(\d{1,6}): ?(?=\D|$)|\[[a-z]{1,20}(\d{1,6})\]:)|\[Rank (\d{1,6})\]|\[RANK(\d{1,6})\]")
+# srun --label, torchrun --tee and accelerate; DeepSpeed and Megatron-LM.
+_LABEL = re.compile(rb"\s*(?:(\d{1,6}): ?(?=\D|$)|\[[a-z]{1,20}(\d{1,6})\]:)")
+_RANK = re.compile(rb"\[Rank (\d{1,6})\]|\[RANK(\d{1,6})\]")
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\d)[ T_](\d\d:\d\d):(\d\d(?:[.,]\d{1,9})?)\s?(Z|[+-]\d\d:?\d\d)?")
 
 
@@ -19,12 +20,14 @@ class Clock:
         """Remember no minute yet."""
         self._minute: tuple[bytes, bytes, bytes | None] | None = None
         self._seconds = 0.0
+        self._place = 0  # where the last line had its time
 
     def at(self, line: bytes) -> float | None:
         """Return the first time stamp of a line's beginning, in seconds since the epoch."""
-        found = _TIME.search(line, 0, LOOKED_AT)
+        found = _TIME.match(line, self._place) or _TIME.search(line, 0, LOOKED_AT)
         if found is None:
             return None
+        self._place = found.start()
         day, minute, second, zone = found.groups()
         if (day, minute, zone) != self._minute:
             try:
@@ -53,5 +56,7 @@ def _zone(text: bytes | None) -> timezone | None:
 
 def rank(line: bytes) -> int | None:
     """Return the rank that a launcher or a framework wrote before a line."""
-    found = _RANK.search(line, 0, LOOKED_AT)
-    return None if found is None else int(next(filter(None, found.groups())))
+    found = _LABEL.match(line)
+    if found is None and b"[R" in line[:LOOKED_AT]:
+        found = _RANK.search(line, 0, LOOKED_AT)
+    return None if found is None else int(found[1] or found[2])

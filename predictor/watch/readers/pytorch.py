@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from predictor.watch.events import CHECKPOINT, COLLECTION, EVALUATION
+from predictor.watch.events import ALLOCATOR_RETRY, CHECKPOINT, COLLECTION, EVALUATION
 from predictor.watch.readers.log_format import END, START, Extract, KeyValue, LogFormat, Values, groups, rule
 
 
@@ -27,6 +27,7 @@ TORCHTITAN = LogFormat(
     (
         rule(EVALUATION, "validate step: ", r"validate step:\s*(?P<step>\d+)", in_step=True),
         rule(CHECKPOINT, "Finished saving the checkpoint", r"in\s?(?P<seconds>[\d.]+) seconds", in_step=True),
+        rule(ALLOCATOR_RETRY, "memory allocation retries"),
         rule(COLLECTION, "[GC]", r"\[GC\].* took (?P<seconds>[\d.]+) seconds", in_step=True),
         rule(START, "Training starts at step", r"total steps (?P<target>\d+)"),
         rule(START, "global batch size", r"Training starts at step.*global batch size (?P<batch>\d+)"),

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, fields, replace
-from math import isfinite
 from typing import Any, TypeGuard
 
 from predictor.watch.events import EVALUATION, Activity, DeviceSample, End, Event, Message, Start, Step
 from predictor.watch.readers import names
 from predictor.watch.readers.lines import LineFinder
 from predictor.watch.readers.log_format import GROUPS, Values
-from predictor.watch.readers.names import EVALUATION_PREFIXES, NAMES, Meaning
+from predictor.watch.readers.names import EVALUATION_PREFIXES, LARGEST_STEP, NAMES, Meaning
 from predictor.watch.readers.prefix import Clock
 from predictor.watch.readers.tracker import StepTracker
 
@@ -23,7 +22,6 @@ STEP_KEYS = (
     *("train/global_step", "trainer/global_step", "global_step", "current_steps", "step", "iteration", "iter"),
     *("number", "_step"),
 )
-LARGEST_STEP = 1e15
 EVALUATION_TIMES = ("eval_runtime", "eval/runtime", "time_s", "val_time")
 MEANINGS: Mapping[str, Meaning] = {
     **NAMES,
@@ -72,7 +70,7 @@ def _as(kind: str, value: Any) -> Any:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and abs(value) < 1e300
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:
@@ -147,7 +145,7 @@ class JsonLines:
         """Return the event of a last line without an end."""
         return self._events(self._lines.finish())
 
-    def _events(self, lines: Iterator[tuple[bytes, int]]) -> Iterator[Event]:
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
             try:
                 record = json.loads(line)
@@ -184,7 +182,7 @@ class Table:
         """Return the events of a last line without an end."""
         return self._events(self._lines.finish())
 
-    def _events(self, lines: Iterator[tuple[bytes, int]]) -> Iterator[Event]:
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
             try:
                 cells = [cell.strip() for cell in next(csv.reader([line.decode("utf-8-sig", "replace")]))]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import isfinite
+from math import inf
 
 from predictor.watch.events import NOT_FINITE, SKIPPED, Event, Message, Start, Step
 from predictor.watch.readers import names
 
 LONGEST_TEXT = 200
 MOST_RANKS = 1 << 17
+PLAIN = frozenset(meaning.name for meaning in names.NAMES.values() if ":" not in meaning.name)
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class StepTracker:
         self._last: dict[int | None, _Last] = {}
         self._start: Start | None = None
         self._speaker: int | None = None
+        self._is_new_file = False
         self.batch: float | None = None  # samples of a step, where the log says it once
         self.memory_bytes: float | None = None  # the same
 
@@ -53,44 +55,50 @@ class StepTracker:
         if self._speaks:
             self._start = replace(self._start or Start(), **known)  # type: ignore[arg-type]
 
+    def begin_file(self) -> None:
+        """Note that what follows is from another file: a step that was there before is one of a restart."""
+        self._is_new_file = True
+
     def step(
         self, number: int, values: Mapping[str, float], at: float | None = None, rank: int | None = None
-    ) -> Iterator[Event]:
-        """Return the events of a step that a log states; nothing where it was stated before."""
+    ) -> list[Event]:
+        """Return the events of a step that a log states; none where it was stated before."""
         starts = self._start is not None
         if starts or not self._last:
             self._last.clear()
             self._speaker = rank
         elif rank not in self._last and len(self._last) >= MOST_RANKS:
-            return
+            return []
         speaks = self._speaks and rank == self._speaker
         last = self._last.get(rank)
         if last is not None and number <= last.number and not starts:
             # The same step in other words, or a late rank without a prefix; else the run went on from a checkpoint.
-            if number >= last.number - last.steps:
-                return
-            self._start, starts = (self._start or Start(at=at), True) if speaks else (self._start, False)
+            if number >= last.number - last.steps and not self._is_new_file:
+                return []
+            if speaks:
+                self._start, starts = Start(at=at), True
             last = None
-        if starts:
+        self._is_new_file = self._is_new_file and last is None and not starts
+        events: list[Event] = []
+        resumed = None
+        if self._start is not None:
             start, self._start = self._start, None
-            assert start is not None
             if (target := values.get(names.TARGET)) is not None:
                 start = replace(start, target_step=int(target))
-            yield start
             resumed = start.resumed_step
-        else:
-            resumed = None
+            events.append(start)
         covered = number - last.number if last is not None else number - resumed if resumed is not None else 1
         steps = covered if covered > 0 else 1
         step = self._built(number, steps, values, last, at, None if speaks else rank)
-        yield step
+        events.append(step)
         if speaks and len(self._last) > 1 and rank is not None:
-            yield replace(step, rank=rank)
+            events.append(replace(step, rank=rank))
         self._last[rank] = _Last(number, steps, values)
-        if (loss := values.get("loss")) is not None and not isfinite(loss):
-            yield Message(NOT_FINITE, f"loss is {loss} at step {number}", number, at, step.rank)
+        if step.loss is None and (loss := values.get("loss")) is not None:
+            events.append(Message(NOT_FINITE, f"loss is {loss} at step {number}", number, at, step.rank))
         if values.get(names.SKIPPED):
-            yield Message(SKIPPED, f"{values[names.SKIPPED]:g} skipped updates", number, at, step.rank)
+            events.append(Message(SKIPPED, f"{values[names.SKIPPED]:g} skipped updates", number, at, step.rank))
+        return events
 
     def _built(
         self,
@@ -103,30 +111,27 @@ class StepTracker:
     ) -> Step:
         get = values.get
         before: Mapping[str, float] = last.values if last is not None else {}
-        seconds = get("seconds")
         samples = get("samples", self.batch)
-        tokens = get("tokens")
-        for meaning in values:
-            if meaning == names.PER_SECOND and seconds is None and values[meaning] > 0:
-                seconds = 1 / values[meaning]
-            elif meaning == names.TRAIN_SECONDS and seconds is None:
-                seconds = _grown(values[meaning], before.get(meaning), steps)
-            elif meaning == names.SAMPLES_PER_SECOND and seconds is None and samples and values[meaning] > 0:
-                seconds = samples / values[meaning]
-            elif meaning == names.CONSUMED_SAMPLES and samples is None:
-                samples = _grown(values[meaning], before.get(meaning), steps)
-            elif meaning == names.CONSUMED_TOKENS and tokens is None:
-                tokens = _grown(values[meaning], before.get(meaning), steps)
-        if seconds is not None and not (isfinite(seconds) and seconds > 0):
+        seconds = get("seconds")
+        if seconds is None:
+            seconds = _derived_seconds(values, before, steps, samples)
+        if seconds is not None and not 0 < seconds < inf:
             seconds = None
-        if tokens is None and seconds is not None and names.TOKENS_PER_SECOND in values:
-            tokens = values[names.TOKENS_PER_SECOND] * seconds
-        if samples is None and seconds is not None and names.SAMPLES_PER_SECOND in values:
-            samples = values[names.SAMPLES_PER_SECOND] * seconds
+        tokens = get("tokens")
+        if tokens is None and (consumed := get(names.CONSUMED_TOKENS)) is not None:
+            tokens = _grown(consumed, before.get(names.CONSUMED_TOKENS), steps)
+        if samples is None and (consumed := get(names.CONSUMED_SAMPLES)) is not None:
+            samples = _grown(consumed, before.get(names.CONSUMED_SAMPLES), steps)
+        if seconds is not None:
+            if tokens is None and (rate := get(names.TOKENS_PER_SECOND)) is not None:
+                tokens = rate * seconds
+            if samples is None and (rate := get(names.SAMPLES_PER_SECOND)) is not None:
+                samples = rate * seconds
         memory, limit, loss = get("memory_bytes", self.memory_bytes), get("memory_limit_bytes"), get("loss")
         if limit is None and memory is not None and (share := get(names.MEMORY_SHARE)):
             limit = memory / share
         length = get("sequence_length")
+        parts, counters = _groups(values)
         return Step(
             number,
             seconds,
@@ -138,10 +143,24 @@ class StepTracker:
             None if length is None else int(length),
             memory,
             limit,
-            loss=loss if loss is not None and isfinite(loss) else None,
-            flops_per_second=get("flops_per_second"),
-            **_groups(values),
+            parts,
+            counters,
+            loss if loss is not None and -inf < loss < inf else None,
+            get("flops_per_second"),
         )
+
+
+def _derived_seconds(
+    values: Mapping[str, float], before: Mapping[str, float], steps: int, samples: float | None
+) -> float | None:
+    """Return the time of a step that a log states as a rate, or as the time of the run so far."""
+    if values.get(names.PER_SECOND):
+        return 1 / values[names.PER_SECOND]
+    if (trained := values.get(names.TRAIN_SECONDS)) is not None:
+        return _grown(trained, before.get(names.TRAIN_SECONDS), steps)
+    if samples and values.get(names.SAMPLES_PER_SECOND):
+        return samples / values[names.SAMPLES_PER_SECOND]
+    return None
 
 
 def _grown(value: float, before: float | None, steps: int) -> float | None:
@@ -149,14 +168,17 @@ def _grown(value: float, before: float | None, steps: int) -> float | None:
     return None if before is None or value <= before else (value - before) / steps
 
 
-def _groups(values: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
-    """Return the parts and counters among values, as keywords of ``Step``; most steps have none."""
-    groups: dict[str, dict[str, float]] = {}
+def _groups(values: Mapping[str, float]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the parts and the counters among values; most steps have none."""
+    parts: dict[str, float] = {}
+    counters: dict[str, float] = {}
+    if PLAIN.issuperset(values):
+        return parts, counters
     for meaning, value in values.items():
-        if ":" in meaning:
-            kind, _, name = meaning.partition(":")
-            groups.setdefault("parts" if kind == "part" else "counters", {})[name] = value
-    return dict(groups)
+        kind, _, name = meaning.partition(":")
+        if name:
+            (parts if kind == "part" else counters)[name] = value
+    return parts, counters
 
 
 def text(line: bytes) -> str:

@@ -33,7 +33,7 @@ class GrowingFile:
         self.block = block
         self._offset = 0
         self._file_id: tuple[int, int] | None = None
-        self._size = -1
+        self._written = (-1, -1)  # size and time when it was read last
         self._head = b""
         self._has_begun = False
         self.generation = 0  # counts the files that were begun
@@ -49,11 +49,13 @@ class GrowingFile:
         except OSError:
             return
         file_id = (state.st_dev, state.st_ino)
-        if file_id == self._file_id and state.st_size == self._size:
+        written = (state.st_size, state.st_mtime_ns)
+        if file_id == self._file_id and written == self._written:
             return
         if self._file_id is not None and file_id != self._file_id:
             yield from self._rest_of_renamed()
             self._begin_anew()
+        self._written = written
         try:
             yield from self._new(file_id)
         except OSError:
@@ -75,7 +77,6 @@ class GrowingFile:
             if file_id != self._file_id:
                 self._file_id, self._has_begun = file_id, True
                 self.generation += 1
-                self._size = self.path.stat().st_size
                 yield from _whole(self.path)
             return
         with self.path.open("rb") as stream:
@@ -85,7 +86,7 @@ class GrowingFile:
             self._begin_anew()
         if not self._offset:
             self.generation += 1
-        self._file_id, self._size, self._has_begun, self._head = file_id, size, True, head
+        self._file_id, self._has_begun, self._head = file_id, True, head
         # No further than the size seen: a file that grows faster than it is read would never return.
         while self._offset < size:
             with self.path.open("rb") as stream:  # anew: many files are read side by side
@@ -126,14 +127,12 @@ def _whole(path: Path) -> Iterator[bytes]:
 
 def _rotated(path: Path) -> list[Path]:
     """Return the files that a file was renamed to, the oldest first."""
-    found: list[tuple[int, Path]] = []
     try:
-        for other in path.parent.iterdir():
-            if other.name.startswith(path.name) and (number := _ROTATED.fullmatch(other.name[len(path.name) :])):
-                found.append((-int(number[1]), other))
+        names = [other.name for other in path.parent.iterdir() if other.name.startswith(path.name)]
     except OSError:
         return []
-    return [other for _, other in sorted(found)]
+    found = [(name, number) for name in names if (number := _ROTATED.fullmatch(name[len(path.name) :]))]
+    return [path.with_name(name) for name, number in sorted(found, key=lambda each: -int(each[1][1]))]
 
 
 def is_rotated(path: Path) -> bool:

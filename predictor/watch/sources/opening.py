@@ -28,7 +28,7 @@ from predictor.watch.sources.telling import (
     log_kind,
     rank_in,
 )
-from predictor.watch.sources.text_source import FileSource
+from predictor.watch.sources.text_source import FileSource, Reader
 from predictor.watch.sources.trainer_state import TrainerState
 
 DEEPEST = 4  # folders below the one of a run
@@ -158,7 +158,12 @@ class Run:
         if kind.is_state:
             source = TrainerState(path, tracker)
         else:
-            source = FileSource(path, kind.name, lambda: kind.make(tracker, rank), self._is_live)
+
+            def make() -> Reader:
+                tracker.begin_file()
+                return kind.make(tracker, rank)
+
+            source = FileSource(path, kind.name, make, self._is_live)
         self._streams.setdefault(stream, []).append(source)
         if len(self._streams) > MANY:
             for sources in self._streams.values():

@@ -40,7 +40,7 @@ class FileSource:
         self._file = GrowingFile(path)
         self._name = name
         self._make = make
-        self._reader = make()
+        self._reader: Reader | None = None
         self._generation = 0
         self._is_live = is_live
         self._waits = False
@@ -62,14 +62,18 @@ class FileSource:
     def poll(self) -> Iterator[Event]:
         """Return the events since the last call."""
         for block in self._file.blocks():
-            if self._file.generation > max(self._generation, 1):
-                yield from self._reader.finish()
+            if self._reader is None or self._file.generation > max(self._generation, 1):
+                yield from self._finish()
                 self._reader = self._make()
             self._generation = self._file.generation
             self._waits = True
             yield from self._reader.feed(block)
         if self._waits and not (self._is_live and self._is_written_now()):
             self._waits = False
+            yield from self._finish()
+
+    def _finish(self) -> Iterator[Event]:
+        if self._reader is not None:
             yield from self._reader.finish()
 
     def _is_written_now(self) -> bool:
