@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from math import exp, log, log1p
 from statistics import median
 
@@ -18,7 +19,7 @@ from predictor.watch.robust import cusum_limit, midmean
 
 MATERIAL = 0.03  # of the time: what repeated measurements of one kernel on data-centre GPUs differ by (docs/watch.md)
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
-FIRST_STEPS = 12  # before the usual step is known
+FIRST_STEPS = 16  # before the usual step is known
 _HAMPEL = 5.0  # standard deviations; the tail of real steps is heavier than a normal one
 _LAG = 12  # steps wait so long before they join the baseline
 _CONFIRM, _GIVE_UP = 8, 20  # steps after a suspected change of level
@@ -72,6 +73,7 @@ class Cusum:
     start: int | None = None
 
     def take(self, score: float, number: int) -> float:
+        """Add the score of a step and return the sum."""
         if self.sum <= 0 and score > 0:
             self.start = number
         self.sum = max(0.0, self.sum + score)
@@ -133,7 +135,7 @@ class Detector:
     def _take_first(self, number: int, value: float) -> Outcome:
         self._first.append((number, value))
         if len(self._first) >= FIRST_STEPS:
-            half = self._first[FIRST_STEPS // 2 :]
+            half = self._first[FIRST_STEPS // 4 :]
             middle = median(value for _, value in half)
             # Pauses among the first steps are no part of the usual one.
             near = [step for step in self._first if abs(step[1] - middle) < log(2)]
@@ -165,7 +167,8 @@ class Detector:
 
     def _decide(self, number: int, value: float, extra: float) -> Outcome:
         """Decide on a suspected change of level."""
-        assert self.baseline is not None and self._suspects is not None
+        assert self.baseline is not None
+        assert self._suspects is not None
         self._suspects.append((number, value))
         outcome = Outcome(Label.SUSPECT, extra)
         moved = [self._sign * (value - self.baseline.level(at)) for at, value in self._suspects]
@@ -187,16 +190,18 @@ class Detector:
 
     def _shifted(self, onset: int, steady: bool) -> Shift:
         """Take the suspects from ``onset`` on for the new level."""
-        assert self.baseline is not None and self._suspects is not None
+        assert self.baseline is not None
+        assert self._suspects is not None
         old, suspects = self.baseline, self._suspects[onset:]
         middle = median(value for _, value in suspects)
         new = Baseline(step for step in suspects if abs(step[1] - middle) < log(2))
-        head = [step for step in self._suspects[:onset] if self._sign * (step[1] - old.level(step[0])) > MATERIAL]
+        shift = abs(middle - median(old.level(number) for number, _ in suspects))
+        between = sum(self._sign * (value - old.level(at)) > shift / 4 for at, value in self._suspects[:onset])
         self.baseline = new
         self._clear()
         return Shift(
             suspects[0][0], old.seconds, new.seconds, old.noise, new.noise, old.gap_s, new.gap_s,
-            sharp=steady and len(head) <= 1,
+            sharp=steady and between <= 2,
         )  # fmt: skip
 
     def _give_up(self) -> None:
@@ -211,5 +216,4 @@ class Detector:
 
 def _onset(moved: Sequence[float], half: float) -> int:
     """Return the first of two neighbours that have moved by half of a change."""
-    pairs = zip(moved, moved[1:], strict=False)
-    return next((at for at, (one, two) in enumerate(pairs) if one > half and two > half), len(moved))
+    return next((at for at, (one, two) in enumerate(pairwise(moved)) if one > half and two > half), len(moved))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import replace
+from math import log2
 from statistics import median
 
 from predictor.watch.baseline import WINDOW, log_seconds
@@ -20,7 +21,9 @@ from predictor.watch.slow_steps import SlowSteps
 _LAG = 12  # steps wait so long before they count as usual
 _CALIBRATED_BY = 50  # usual steps of the run
 _MOST_RECORDS = 48  # closed changes of level kept apart; the cheapest go first
-_MERGE = 64  # steps within which changes of level in one direction are one drift
+_SIZES = 12
+_AMONG_USUAL = 0.6  # of suspected steps: more of them slow may be a change of level
+_MERGE = 32  # steps within which changes of level in one direction are one drift
 
 
 class Deviations:
@@ -41,9 +44,9 @@ class Deviations:
         self._suspects: list[tuple[Observation, float]] = []
         self._drifting: Record | None = None
         self._masked = 0.0
-        self._observed = self._slow_steps = 0
+        self._observed = self._steps = 0
+        self._sizes: Counter[int] = Counter()  # slow steps by log2 of their extra time over a usual step
         self._calibration: list[float] = []
-        self.spent_s = 0.0
 
     @property
     def usual_s(self) -> float | None:
@@ -53,7 +56,7 @@ class Deviations:
     def observe(self, observation: Observation) -> None:
         """Take a step."""
         self._observed += 1
-        self.spent_s += observation.seconds * observation.steps
+        self._steps += observation.steps
         beside = bool(observation.activities)
         self._masked += (beside - self._masked) / 64
         masked = beside and self._masked < 0.5
@@ -64,7 +67,7 @@ class Deviations:
         elif masked:
             self._take_beside(observation, outcome.extra_s)
         elif outcome.label is Label.SUSPECT:
-            self._suspects.append((observation, outcome.extra_s))
+            self._suspect(observation, outcome)
             if outcome.shift is not None:
                 self._shift(outcome.shift)
             elif suspected and not self.detector.suspects:
@@ -167,20 +170,35 @@ class Deviations:
             record.affected.add(observation)
 
     def _slow_step(self, observation: Observation, outcome: Outcome) -> None:
-        self._slow_steps += 1
         key = observation.dominant(self.usual)
         slow = self._slow.setdefault(key, SlowSteps())
         level = self.usual_s
         assert level is not None
-        rate = (self._slow_steps + 0.5) / (self._observed + 50)
-        slow.add(observation, outcome.extra_s, level, self.usual, min(max(rate, 1e-3), 0.5))
+        # By chance: steps at least half as slow, those just before left out, for they may be this deviation's.
+        size = min(max(round(log2(max(outcome.extra_s, 1e-9) / level)), -_SIZES), _SIZES)
+        similar = sum(count for other, count in self._sizes.items() if other >= size - 1)
+        self._sizes[size] += 1
+        rate = (max(similar - slow.latest(observation.number), 0) + 0.5) / (self._observed + 50)
+        slow.add(observation, outcome.extra_s, level, self.usual, min(rate, 0.5))
+
+    def _suspect(self, observation: Observation, outcome: Outcome) -> None:
+        """Hold a step until it is known whether the level changed; slow ones among usual ones are not held."""
+        self._suspects.append((observation, outcome.extra_s))
+        slow = [pair for pair in self._suspects if self._is_slow(pair[0])]
+        if len(slow) <= _AMONG_USUAL * len(self._suspects):
+            for step, extra in slow:
+                self._take_plain(step, Outcome(Label.SLOW, extra))
+            self._suspects = [pair for pair in self._suspects if pair not in slow]
+
+    def _is_slow(self, observation: Observation) -> bool:
+        return self.detector.is_slow(observation.number, log_seconds(observation.seconds))
 
     def _clear(self) -> None:
         """Take the suspects one by one: the level did not change."""
         suspects, self._suspects = self._suspects, []
         for observation, extra in suspects:
-            slow = self.detector.is_slow(observation.number, log_seconds(observation.seconds))
-            self._take_plain(observation, Outcome(Label.SLOW if slow else Label.USUAL, extra))
+            label = Label.SLOW if self._is_slow(observation) else Label.USUAL
+            self._take_plain(observation, Outcome(label, extra))
 
     def _shift(self, shift: Shift) -> None:
         """Take a change of level."""
@@ -195,11 +213,10 @@ class Deviations:
         last = self.levels[-1] if self.levels else None
         if shift.after_s < shift.before_s:
             self._end_levels(shift)
-        elif last is not None and last.last is None and last.seen >= shift.first - _MERGE and last.shift is not None:
-            if shift.after_s - shift.before_s > last.size_s / 4:
-                last.kind, last.shift = ChangeKind.DRIFT, replace(last.shift, sharp=False)
-                last.seen = affected[-1][0].number
-            last.shift = replace(last.shift, after_s=shift.after_s)
+        elif last is not None and _goes_on(last, shift, affected[0][0].steps):
+            last.kind = ChangeKind.DRIFT
+            last.shift = replace(last.shift or shift, after_s=shift.after_s, sharp=False)
+            last.seen = affected[-1][0].number
         else:
             self._open_level(shift, affected[-1][0].number)
         self.usual = usual_profile()
@@ -246,7 +263,7 @@ class Deviations:
         self._recent.clear()
         self._suspects, self._first = [], []
         for slow in self._slow.values():
-            slow.settle(1 << 62)
+            slow.restart()
         for record in self.levels:
             record.last = last if record.last is None else record.last
         self._end_drift(last + 1)
@@ -262,8 +279,8 @@ class Deviations:
             return None
         usual = Profile(run={"seconds": expected.seconds, **dict(expected.parts)})
         record = Record(ChangeKind.WHOLE, 0, expected.seconds, usual, affected=self.usual.copy())
-        record.occurrences = record.steps = self._observed
-        record.lost_s = (own - expected.seconds) * self._observed
+        record.occurrences = record.steps = self._steps
+        record.lost_s = (own - expected.seconds) * self._steps
         finding = finding_of(record)
         needed = needed_parts(expected, own)
         explanations = tuple(
@@ -289,3 +306,11 @@ class Deviations:
     def recent(self) -> list[float]:
         """Return the seconds of recent usual steps, sorted."""
         return sorted(self.detector.baseline.values()) if self.detector.baseline is not None else []
+
+
+def _goes_on(record: Record, shift: Shift, unit: int) -> bool:
+    """Whether a change of level follows an earlier one so soon, and is so large, that both are one drift."""
+    if record.shift is None or (record.shift.sharp and shift.sharp):
+        return False
+    soon = record.last is None and record.seen >= shift.first - _MERGE * unit
+    return soon and shift.after_s - shift.before_s > record.size_s / 4

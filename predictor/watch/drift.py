@@ -1,4 +1,4 @@
-"""Slow drift: the trend of block medians since the last change of level."""
+"""Slow drift: the trend of block means since the last change of level."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from math import exp, expm1, log1p
 from statistics import median
 
 from predictor.watch.detector import MATERIAL
-from predictor.watch.robust import mann_kendall, theil_sen
+from predictor.watch.robust import mann_kendall, midmean, theil_sen
 
 _BLOCK = 32  # steps
 _MOST_BLOCKS = 48  # then pairs are joined: bounded memory over any length
 _LEAST_BLOCKS = 8
+_LEAST_BEFORE = 4
+_ALREADY = 0.2  # of the later slope
 _TREND = 4.3  # standard normal: one chance in 10⁵
 
 
@@ -27,7 +29,7 @@ class Trend:
 
 @dataclass(slots=True)
 class Drift:
-    """Medians of blocks of usual steps, by the step at their middle."""
+    """Midmeans of blocks of usual steps, by the step at their middle."""
 
     _open: list[tuple[int, float]] = field(default_factory=list)
     _blocks: list[tuple[float, float]] = field(default_factory=list)
@@ -38,7 +40,7 @@ class Drift:
         self._open.append((number, value))
         if len(self._open) < self._size:
             return False
-        middle = median(value for _, value in self._open)
+        middle = midmean([value for _, value in self._open])
         self._blocks.append((self._open[len(self._open) // 2][0], middle))
         self._open = []
         if len(self._blocks) > _MOST_BLOCKS:
@@ -70,4 +72,10 @@ class Drift:
         below = [index for index, value in enumerate(values) if value <= level + log1p(MATERIAL) / 4]
         onset = below[-1] if below else 0
         lost = sum(exp(value) - exp(level) for value in values[onset:]) * self._size
-        return Trend(round(blocks[onset][0]), exp(level), lost, 3 * onset <= len(blocks))
+        return Trend(round(blocks[onset][0]), exp(level), lost, _is_usual(blocks, onset))
+
+
+def _is_usual(blocks: list[tuple[float, float]], onset: int) -> bool:
+    """Whether the blocks before the onset rise too, if slower, or are too few to tell."""
+    before, after = blocks[: onset + 1], blocks[onset:]
+    return len(before) < _LEAST_BEFORE or theil_sen(before) > _ALREADY * theil_sen(after)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import log
 from statistics import median
 
+from predictor.watch.detector import Shift
 from predictor.watch.events import (
     ALLOCATOR_RETRIES,
     ALLOCATOR_RETRY,
@@ -30,7 +31,6 @@ from predictor.watch.events import (
     RECOMPILED,
     THROTTLED_SECONDS,
 )
-from predictor.watch.detector import Shift
 from predictor.watch.health import ChangeKind
 from predictor.watch.observations import (
     CAPPED_DEVICES,
@@ -49,7 +49,10 @@ from predictor.watch.records import Record
 _MOST = 0.5  # of the extra time: what holds it is the place of the deviation
 _LITTLE = 0.25
 _NEAR_FULL = 0.92  # of the memory; PyTorch's allocator starts to flush its cache when a request no longer fits
-_LEAST_RAMP = 1.3  # 96 → 128 micro-batches; later stages of a ramp are smaller
+_RAMPS = (1.5, 2.0, 3.0, 4.0)  # of the work from stage to stage; smaller ones cannot be told from faults
+_SCALES = 0.75  # of a step grows with its work, at least; the rest is the optimizer and launches
+_LEAST_ERROR = 0.02
+_SETTLED = 32  # steps after which the spread of a new level is known
 _SAME_SIZE = 0.08
 _COMPUTE = (FORWARD, BACKWARD, OPTIMIZER)
 
@@ -295,13 +298,18 @@ def _only_times(record: Record) -> Shift | None:
 
 
 def _shape(record: Record) -> Sign | None:
-    """Whether a change of level looks like one of the plan: at once, by a third or more, with the same spread."""
+    """Whether a change of level looks like a stage of a ramp: at once, by half or a multiple, with the same spread."""
     shift = _only_times(record)
-    if shift is None or shift.after_s < _LEAST_RAMP * shift.before_s:
+    if shift is None:
         return None
-    if shift.after_noise > 2 * max(shift.before_noise, 0.01):
+    grown = shift.after_s / shift.before_s
+    if not any(_SCALES * (ramp - 1) <= grown - 1 <= ramp - 1 + _LEAST_ERROR for ramp in _RAMPS):
         return None
-    text = f"Complete within a step or two, × {shift.after_s / shift.before_s:.2f}, relative spread no larger"
+    settled = record.occurrences >= _SETTLED
+    if settled and shift.after_noise > 2 * max(shift.before_noise, 0.01):
+        return None
+    text = f"Complete within a step or two, × {grown:.2f}"
+    text += ", relative spread no larger" if settled else ""
     return Sign("shape", "ramp", text)
 
 
@@ -312,20 +320,22 @@ def _gap(record: Record) -> Sign | None:
         return None
     grown = shift.after_s / shift.before_s
     noise = shift.before_noise * shift.before_s + shift.after_noise * shift.after_s
-    if shift.before_gap_s * (grown - 1) < noise:
+    if shift.before_gap_s * (grown - 1) <= noise:
         return None
-    kept = shift.after_gap_s < shift.before_gap_s * (1 + grown) / 2
+    share = (shift.after_gap_s / shift.before_gap_s - 1) / (grown - 1)  # 0: it stayed; 1: it grew with the step
+    if 1 / 3 < share < 2 / 3:
+        return None
     text = (
         f"Kinds of steps differ by {duration(shift.after_gap_s)} after {duration(shift.before_gap_s)}, "
         f"while the step grew × {grown:.2f}"
     )
-    return Sign("gap", "yes" if kept else "no", text)
+    return Sign("gap", "yes" if share < 0.5 else "no", text)
 
 
 def _repeated(record: Record) -> Sign | None:
     """Whether another change of level has the same size in seconds, as the stages of a ramp have."""
     shift = _only_times(record)
-    if shift is None:
+    if shift is None or _shape(record) is None:
         return None
     size = shift.after_s - shift.before_s
     same = [other for other in record.other_sizes_s if abs(other / size - 1) < _SAME_SIZE]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from statistics import median
 
 from predictor.watch.events import COMMUNICATION, PARTS, DeviceSample, Step
@@ -103,12 +104,12 @@ def own_seconds(values: Mapping[str, float]) -> float:
 
 def facts_of(step: Step, before: Mapping[str, float]) -> dict[str, float]:
     """Return the facts that a step states; counters as increments per step since ``before``."""
-    facts = {name: seconds for name, seconds in step.parts.items() if name in PARTS}
+    facts = {name: seconds for name, seconds in step.parts.items() if name in PARTS and isfinite(seconds)}
     for name, value in step.counters.items():
-        if name in before and value >= before[name]:
+        if name in before and isfinite(value) and value >= before[name]:
             facts[name] = (value - before[name]) / max(step.steps, 1)
     stated = {TOKENS: step.tokens, SAMPLES: step.samples, SEQUENCE: step.sequence_length, MEMORY: step.memory_bytes}
-    facts.update({name: float(value) for name, value in stated.items() if value is not None})
+    facts.update({name: float(value) for name, value in stated.items() if value is not None and isfinite(value)})
     if step.memory_bytes is not None and step.memory_limit_bytes:
         facts[MEMORY_SHARE] = step.memory_bytes / step.memory_limit_bytes
     return facts

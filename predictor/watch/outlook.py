@@ -68,7 +68,6 @@ class Outlook:
         per_second = tokens / level if tokens and level else None
         remaining = max(self.target - self.last, 0) if self.target and self.last is not None else None
         to_come = self._lost_per_step() * remaining if remaining is not None else None
-        ends = self.last_at is not None and remaining is not None and level
         return {
             "median_s": quantile(recent, 0.5) if recent else None,
             "low_s": quantile(recent, 0.05) if recent else None,
@@ -81,8 +80,13 @@ class Outlook:
             "lost_s": sum(finding.change.lost_s for finding in self._losses()),
             "lost_to_come_s": to_come,
             "remaining_steps": remaining,
-            "end_at": self.last_at + remaining * (level + self._pauses_per_step()) if ends else None,
+            "end_at": self._end_at(remaining, level),
         }
+
+    def _end_at(self, remaining: int | None, level: float | None) -> float | None:
+        if self.last_at is None or remaining is None or level is None:
+            return None
+        return self.last_at + remaining * (level + self._pauses_per_step())
 
     def _losses(self) -> list[Finding]:
         """Return the findings whose time is lost: all but work that the plan changed."""

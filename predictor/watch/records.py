@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
@@ -102,9 +101,9 @@ class Record:
 
     @property
     def is_material(self) -> bool:
-        """Whether it costs what matters: of the steps that it spans, isolated slow steps of ``HORIZON`` at least."""
+        """Whether it costs what matters: of the steps that it spans, of ``HORIZON`` if it is over or isolated."""
         span = max(self.seen, self.numbers[-1] if self.numbers else self.first) - self.first + 1
-        if not (self.frequent or self.period is not None):
+        if self.last is not None or not (self.frequent or self.period is not None):
             span = max(span, HORIZON)
         return self.lost_s >= MATERIAL * span * self.level_s
 
@@ -112,8 +111,11 @@ class Record:
     def is_alarm(self) -> bool:
         """Whether a run without faults would not show it, as far as times tell.
 
-        A drift that began with the first steps is how this run usually goes: no earlier steps contradict it.
+        A change of level counts as long as it lasts, and by its cost once it is over. A drift that began with the
+        first steps is how this run usually goes: no earlier steps contradict it.
         """
-        if self.kind is ChangeKind.DRIFT:
+        if self.kind is ChangeKind.DRIFT and self.shift is None:
             return not self.from_start
-        return self.kind in (ChangeKind.JUMP, ChangeKind.WHOLE, ChangeKind.STALL) or self.is_material
+        if self.shift is not None and self.last is None:
+            return self.size_s >= MATERIAL * self.shift.before_s
+        return self.kind in (ChangeKind.WHOLE, ChangeKind.STALL) or self.is_material

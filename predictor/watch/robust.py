@@ -1,8 +1,9 @@
 """Robust statistics of step times, in the standard library.
 
-Sources: Hampel 1974 (median and MAD); Page 1954 (CUSUM), its average run length by Siegmund 1985, eq. 2.57 with the
-correction for discrete time; Johnson and Bagshaw 1974 (CUSUM of autocorrelated values: the long-run variance), here by batch means;
-Reynolds and Stoumbos 1999 (CUSUM of a proportion); Mann 1945, Kendall 1975 and Theil 1950, Sen 1968 (trend).
+Sources: Hampel 1974 (median and MAD), Tukey 1977 (midmean); Page 1954 (CUSUM), its average run length by Siegmund 1985,
+eq. 2.57 with the correction for discrete time; Johnson and Bagshaw 1974 (CUSUM of autocorrelated values: the long-run
+variance), here by batch means; Reynolds and Stoumbos 1999 (CUSUM of a proportion); Mann 1945, Kendall 1975 and
+Theil 1950, Sen 1968 (trend).
 """
 
 from __future__ import annotations
@@ -63,11 +64,12 @@ def rounding(seconds: Sequence[float]) -> float:
 def long_run_factor(values: Sequence[float], block: int = 8) -> float:
     """Return how much more the means of blocks vary than those of independent values would, at least 1.
 
-    Method: batch means, by the root mean square around the midmean; the square root of the variance ratio.
+    Method: batch means, by the root mean square around the midmean; the square root of the variance ratio. Of too few
+    blocks: that of a correlation of neighbours of 0.4.
     """
     count = len(values) // block
     if count < 4:
-        return 1.0
+        return sqrt(1.4 / 0.6)
     means = [sum(values[at * block : (at + 1) * block]) / block for at in range(count)]
     centre = midmean(values)
     within = sum((value - centre) ** 2 for value in values) / len(values)

@@ -6,16 +6,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import comb, log, log1p
 
-from predictor.watch.detector import STEPS_BETWEEN_FALSE_ALARMS, Cusum
+from predictor.watch.detector import MATERIAL, STEPS_BETWEEN_FALSE_ALARMS, Cusum
 from predictor.watch.health import ChangeKind
 from predictor.watch.observations import Observation, Profile
-from predictor.watch.records import Record
+from predictor.watch.records import HORIZON, Record
 
-_HEALTHY_RATE, _FAULTY_RATE = 0.02, 0.2  # slow steps of all; the CUSUM of a proportion tells these apart
+_HEALTHY_RATE, _FAULTY_RATE = 0.01, 0.2  # slow steps of all; the CUSUM of a proportion tells these apart
 _SLOW_SCORE = log(_FAULTY_RATE / _HEALTHY_RATE)
 _USUAL_SCORE = log1p(-_FAULTY_RATE) - log1p(-_HEALTHY_RATE)
-# Wald's bound: the mean steps between false alarms of a CUSUM of log likelihood ratios is at least e^limit.
-_SLOW_LIMIT = 8.0
+_SLOW_LIMIT = 9.0  # simulated: a false alarm in 1.4 · 10⁵ steps at the healthy rate
 
 _LEAST_PULSES = 3
 _LOOSE = 32  # slow steps without a period that are remembered
@@ -63,20 +62,27 @@ class SlowSteps:
     isolated: Record | None = None
     closed: deque[Record] = field(default_factory=lambda: deque(maxlen=16))
     _loose: deque[tuple[Observation, float]] = field(default_factory=lambda: deque(maxlen=_LOOSE))
+    _patience: int = _PATIENCE
     _rate: Cusum = field(default_factory=Cusum)
 
     def add(self, observation: Observation, extra_s: float, level_s: float, usual: Profile, rate: float) -> None:
         """Add a slow step; ``rate``: of slow steps in the run so far."""
-        number = observation.number
+        number, unit = observation.number, observation.steps
+        self._patience = _PATIENCE * unit
         for record in self.periodic:
             period = record.period
             if record.last is None and period and (number - record.numbers[-1]) % period == 0:
                 record.add(observation, extra_s)
                 return
         self._loose.append((observation, extra_s))
-        period = period_of([loose.number for loose, _ in self._loose], rate)
+        period = period_of([loose.number // unit for loose, _ in self._loose], rate)
         if period is not None:
-            self._split(period, level_s, usual)
+            self._split(period * unit, level_s, usual)
+            return
+        if extra_s * unit >= MATERIAL * HORIZON * level_s:
+            pause = Record(ChangeKind.SINGLE, number, level_s, usual.copy(), last=number, seen=number)
+            pause.add(observation, extra_s)
+            self.closed.append(pause)
             return
         frequent = self._rate.take(_SLOW_SCORE, number) > _SLOW_LIMIT
         self._rate.sum = min(self._rate.sum, _SLOW_LIMIT)
@@ -86,6 +92,10 @@ class SlowSteps:
         self.episode.add(observation, extra_s)
         self.episode.frequent = self.episode.frequent or frequent
         self.episode.kind = ChangeKind.SINGLE if self.episode.occurrences == 1 else ChangeKind.IRREGULAR
+
+    def latest(self, number: int) -> int:
+        """Return the slow steps without a period within the last ones."""
+        return sum(observation.number > number - self._patience for observation, _ in self._loose)
 
     def usual_step(self, number: int) -> None:
         """Take note of a step that is not slow."""
@@ -104,10 +114,11 @@ class SlowSteps:
         record = Record(ChangeKind.PERIODIC, min(moved), level_s, usual.copy(), period=period)
         for observation, extra in reversed(chain):
             record.add(observation, extra)
-            for other in (self.episode, self.isolated):
+            for other in (self.episode, self.isolated, *self.closed):
                 if other is not None and other.remove(observation.number):
                     self._rate.sum = max(0.0, self._rate.sum - _SLOW_SCORE)
         self.periodic.append(record)
+        self.closed = deque((other for other in self.closed if other.occurrences), maxlen=self.closed.maxlen)
         self.episode = self.episode if self.episode is not None and self.episode.occurrences else None
         self.isolated = self.isolated if self.isolated is not None and self.isolated.occurrences else None
         kept = [pair for pair in self._loose if pair[0].number not in moved]
@@ -120,9 +131,19 @@ class SlowSteps:
             while record is not None and record.numbers and record.numbers[-1] >= first:
                 if not record.remove(record.numbers[-1]):
                     break
+        self.periodic = deque((record for record in self.periodic if record.occurrences), maxlen=_MOST_PERIODIC)
         self.episode = self.episode if self.episode is not None and self.episode.occurrences else None
         while self._loose and self._loose[-1][0].number >= first:
             self._loose.pop()
+        self._rate = Cusum()
+
+    def restart(self) -> None:
+        """End everything: step numbers go back."""
+        for record in self.periodic:
+            record.last = record.numbers[-1] if record.last is None else record.last
+        if self.episode is not None:
+            self._close()
+        self._loose.clear()
         self._rate = Cusum()
 
     def settle(self, number: int) -> None:
@@ -135,7 +156,7 @@ class SlowSteps:
         if self.episode is None:
             return
         self.episode.seen = number
-        if number - self.episode.numbers[-1] > _PATIENCE:
+        if number - self.episode.numbers[-1] > self._patience:
             self._close()
 
     def _close(self) -> None:
