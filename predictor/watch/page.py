@@ -11,7 +11,7 @@ from predictor.watch import chart
 from predictor.watch.health import Finding, Health
 from predictor.watch.series import Bucket
 from predictor.watch.text import LISTED, answer, facts, number_rows, part_rows, trust, why
-from predictor.watch.words import lasting, moment, seconds, when
+from predictor.watch.words import extent, moment, seconds, when
 
 LEGEND = (
     '<ul class="legend"><li><i style="background:var(--ink)"></i>mean of neighbouring steps</li>'
@@ -26,10 +26,7 @@ def _finding(number: int, finding: Finding) -> str:
     """Return a finding as an entry of a list."""
     change, first = finding.change, finding.explanations[0]
     usual = " Healthy runs show this." if finding.is_expected else ""
-    head = (
-        f"{when(change)}: {seconds(change.extra_s)} more than {seconds(change.level_s)} a step, "
-        f"{lasting(change.lost_s)} lost.{usual}"
-    )
+    head = f"{when(change)}: {extent(change)}.{usual}"
     rows = [[f"{cause.belief:.0%}", cause.title, "; ".join(cause.evidence)] for cause in finding.explanations]
     told = [("To tell", first.distinguish if len(finding.explanations) > 1 else ""), ("To do", first.remedy)]
     listed = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in told if words)

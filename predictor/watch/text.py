@@ -13,6 +13,7 @@ from predictor.watch.words import (
     NOT_LOST_S,
     deviation,
     expected_s,
+    extent,
     lasting,
     lost_s,
     moment,
@@ -100,10 +101,8 @@ def why(health: Health) -> str:
 def finding_lines(number: int, finding: Finding) -> list[str]:
     """Return a finding: its change, its causes with their evidence, and the remedy of the first."""
     change = finding.change
-    size = f"{seconds(change.extra_s)} more than {seconds(change.level_s)} a step"
-    lost = f", {lasting(change.lost_s)} lost" if change.lost_s >= NOT_LOST_S else ""
     usual = "; healthy runs show this" if finding.is_expected else ""
-    lines = [f"{number}  {when(change)}: {size}{lost}{usual}"]
+    lines = [f"{number}  {when(change)}: {extent(change)}{usual}"]
     for rank, cause in enumerate(finding.explanations[:LISTED_CAUSES]):
         if rank and cause.belief < LEAST_BELIEF:
             break

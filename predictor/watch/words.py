@@ -94,10 +94,19 @@ def when(change: Change) -> str:
         case ChangeKind.IRREGULAR:
             return f"{change.occurrences:,} slow steps, {during}"
         case ChangeKind.STALL:
-            return f"no step after step {first}"
+            return "no step for long"
         case ChangeKind.WHOLE:
             return "the whole run"
     return f"{change.kind} {during}"
+
+
+def extent(change: Change) -> str:
+    """Return how large a deviation is, and what it cost."""
+    if change.kind is ChangeKind.STALL:
+        return f"silence for {lasting(change.lost_s)}, a usual step takes {seconds(change.level_s)}"
+    lost = f", {lasting(change.lost_s)} lost" if change.lost_s >= NOT_LOST_S else ""
+    more = "more" if change.extra_s >= 0.0 else "less"
+    return f"{seconds(abs(change.extra_s))} {more} than {seconds(change.level_s)} a step{lost}"
 
 
 def unexpected(health: Health) -> tuple[Finding, ...]:

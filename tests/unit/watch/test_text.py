@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from predictor.watch.health import State
+from predictor.watch.health import Change, ChangeKind, State
 from predictor.watch.text import answer, render, trust, why
-from predictor.watch.words import line, slowdown, when
+from predictor.watch.words import extent, line, slowdown, when
 from tests.unit.watched_examples import AT, CHECKPOINTS, EXPECTED, HEALTHY, SLOW_RANK, SLOWER, WAITING
 
 
@@ -76,6 +76,9 @@ def test_a_line_names_state_step_and_the_costliest_unexpected_deviation() -> Non
 def test_when_says_the_shape() -> None:
     assert when(SLOW_RANK.change) == "jump from step 401 on"
     assert when(CHECKPOINTS.change) == "every 100 steps, steps 100 to 600"
+    stall = Change(ChangeKind.STALL, 600, None, 1.64, 3600.0, 3600.0)
+    assert f"{when(stall)}: {extent(stall)}" == "no step for long: silence for 1 h, a usual step takes 1.64 s"
+    assert extent(replace(CHECKPOINTS.change, extra_s=-0.2, lost_s=-3.0)) == "200 ms less than 1.64 s a step"
 
 
 def test_a_log_does_not_command_the_terminal() -> None:
