@@ -24,12 +24,11 @@ def moment(at: float | None) -> str | None:
 
 
 def _expected(expected: Expected) -> dict[str, Any]:
-    content = asdict(expected)
-    content["step_s"] = content.pop("seconds")
-    content["parts_s"] = content.pop("parts")
-    content["model_flop"] = content.pop("flops")
-    content["peak_flop_per_s"] = content.pop("peak_flops_per_second")
-    return content
+    """Return the expected step; its keys have their units."""
+    names = {
+        "seconds": "step_s", "parts": "parts_s", "flops": "model_flop", "peak_flops_per_second": "peak_flop_per_s"
+    }  # fmt: skip
+    return {names.get(name, name): value for name, value in asdict(expected).items()}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -80,6 +80,23 @@ def test_a_log_of_another_batch_is_said_to_be_one(tmp_path: Path, capsys: pytest
     assert not table.exists()
 
 
+def test_a_model_and_its_options_predict(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["--model", "llama3-8b", "--system", "H100", "--gpus", "64", "--global-batch-size", "64"]
+    assert main(["watch", *model, "--log", LOG, "--once", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["expected"]["source"] == "llama3-8b on H100"
+    assert content["expected"]["calibrated_s"] is None  # slower than the interval from the first step on
+    assert content["findings"][0]["change"]["kind"] == "whole run"
+
+
+def test_a_recommender_predicts(capsys: pytest.CaptureFixture[str]) -> None:
+    recommender = [str(ROOT / "profiling" / "verify_recommender" / "dlrm.json"), "--system", "H100", "--gpus", "8"]
+    assert main(["watch", *recommender, "--log", LOG, "--once", "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)["expected"]
+    assert (expected["num_gpus"], expected["tokens"]) == (8, None)
+    assert {"lookup", "forward"} <= expected["parts_s"].keys()
+
+
 def test_a_run_is_recorded_for_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = str(tmp_path / "runs.csv")
     assert main(["watch", CONFIG, "--log", LOG, "--once", "--record", table]) == 0

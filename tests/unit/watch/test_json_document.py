@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from predictor.core.base.json_text import as_json
+from predictor.watch.comparison import Compared, stretches
+from predictor.watch.comparison_report import comparison_json
 from predictor.watch.json_document import to_json
-from tests.unit.watched_examples import AT, HEALTHY, SLOWER, WAITING
+from tests.unit.watched_examples import AT, HEALTHY, SLOWER, WAITING, series
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "json.md"
 
@@ -24,8 +26,9 @@ def keys(value: object) -> set[str]:
 def test_every_key_is_documented() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     section = text[text.index("## A watched run") :]
-    missing = [key for key in keys(to_json(SLOWER, ["train.log"], AT)) if f"`{key}`" not in section]
-    assert missing == []
+    compared = Compared(SLOWER, HEALTHY, ("new", "old"), stretches(series(), series(seed=1)))
+    document = comparison_json(compared, (["train.log"], []), AT)  # which has two runs in it
+    assert [key for key in keys(document) if f"`{key}`" not in section] == []
 
 
 def test_runs_without_prediction_or_step_have_the_same_keys() -> None:
