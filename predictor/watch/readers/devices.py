@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from predictor.watch.events import DeviceSample, End, Event
 from predictor.watch.readers.lines import LineFinder
 from predictor.watch.readers.names import number
+from predictor.watch.readers.nodes import host_file, nodes
 from predictor.watch.readers.prefix import Clock
 from predictor.watch.readers.records import Table
+from predictor.watch.readers.tracker import Job
 
 MIB = 2.0**20
+LARGEST_LIST = 1 << 22  # bytes
 # Bits of clocks_event_reasons.active (once clocks_throttle_reasons), nvml.h. An idle GPU is not throttled.
 REASONS = {
     0x2: "applications_clocks_setting",
@@ -142,23 +145,25 @@ ENDED = (
 
 
 class Accounting:
-    """Reads ``sacct --parsable2``: how a job ended. Its steps (``123.batch``) end with it."""
+    """Reads ``sacct --parsable2``: how jobs ended, and their nodes. Steps of a job (``123.batch``) end with it."""
 
-    def __init__(self) -> None:
-        """Begin without a header."""
+    def __init__(self, jobs: list[Job]) -> None:
+        """Begin without a header; jobs are added to the run's."""
+        self._jobs = jobs
         self._lines = LineFinder([b"|"])
         self._header: list[str] = []
         self._clock = Clock()
 
     def feed(self, block: bytes) -> Iterator[Event]:
         """Return the ends of jobs in a block."""
-        return self._events(self._lines.feed(block))
+        return iter(self._events(self._lines.feed(block)))
 
     def finish(self) -> Iterator[Event]:
         """Return the end that a last line without an end states."""
-        return self._events(self._lines.finish())
+        return iter(self._events(self._lines.finish()))
 
-    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> list[Event]:
+        ends: list[Event] = []
         for line, _ in lines:
             cells = line.decode("utf-8", "replace").strip().split("|")
             if "State" in cells:
@@ -166,5 +171,31 @@ class Accounting:
                 continue
             row = dict(zip(self._header, cells, strict=False))
             state = row.get("State", "").partition(" ")[0].rstrip("+")
-            if state in ENDED and "." not in row.get("JobID", ""):
-                yield End(state, self._clock.at(row.get("End", "").encode()))
+            if "." in row.get("JobID", ""):
+                continue
+            if hosts := nodes(row.get("NodeList", "")):
+                self._jobs.append(Job(self._clock.at(row.get("Start", "").encode()), hosts))
+            if state in ENDED:
+                ends.append(End(state, self._clock.at(row.get("End", "").encode())))
+        return ends
+
+
+class HostFile:
+    """Reads a list of a run's nodes, a line each."""
+
+    def __init__(self, jobs: list[Job]) -> None:
+        """Begin a file; its nodes are added to the run's jobs."""
+        self._jobs = jobs
+        self._data = b""
+
+    def feed(self, block: bytes) -> Iterator[Event]:
+        """Keep the file, which says nothing of a time."""
+        self._data = (self._data + block)[:LARGEST_LIST]
+        return iter(())
+
+    def finish(self) -> Iterator[Event]:
+        """Note the nodes."""
+        if hosts := host_file(self._data.decode("utf-8", "replace")):
+            self._jobs.append(Job(None, hosts))
+        self._data = b""
+        return iter(())

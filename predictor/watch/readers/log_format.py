@@ -99,7 +99,7 @@ class Fields:
         """Return the values of a line with other fields, or with text among them, and note its layout."""
         values: Values = {}
         pattern, meanings = [], []
-        for field in line.split(b"|"):
+        for field in line.split(b"|")[: MOST_FIELDS + 1]:
             head = self._head.search(field)
             key, between, text = field.partition(b":")
             meaning = NAMES.get(key.decode("utf-8", "replace").strip())
@@ -162,8 +162,8 @@ class Rule:
 
     Attributes:
         word: that every such line has.
-        pattern: of the line, with groups ``step``, ``ms`` or ``seconds``, and of a start ``resumed``, ``world``,
-            ``target`` and ``batch``.
+        pattern: of the line, with groups ``step``, ``ms`` or ``seconds``, and of a start ``resumed`` (the last step
+            that was done) or ``first`` (the next), ``world``, ``target``, ``hosts`` and ``batch``.
         kind: a part of the step (``CHECKPOINT``, ``EVALUATION`` …), ``START``, ``END``, ``KNOWN`` (what a log says
             once), or a kind of message.
         says: state of an end, where the pattern has no group ``state``.

@@ -11,6 +11,7 @@ from predictor.watch.readers import messages, names, prefix
 from predictor.watch.readers.lines import LineFinder
 from predictor.watch.readers.log_format import END, GROUPS, KNOWN, START, Extract, LogFormat, Rule, Values, put
 from predictor.watch.readers.names import LARGEST_STEP, number
+from predictor.watch.readers.nodes import nodes
 from predictor.watch.readers.tracker import StepTracker, text
 
 Action = Callable[[bytes], Sequence[Event]]
@@ -183,6 +184,10 @@ def _known(groups: Mapping[str, bytes | None], at: float | None) -> dict[str, ob
     for group, field in (("resumed", "resumed_step"), ("world", "world_size"), ("target", "target_step")):
         if (value := _integer(groups.get(group))) is not None:
             found[field] = value
+    if first := _integer(groups.get("first")):
+        found["resumed_step"] = first - 1 or None
+    if (hosts := groups.get("hosts")) is not None:
+        found["hosts"] = nodes(hosts.decode("utf-8", "replace"))
     return found if at is None else found | {"at": at}
 
 

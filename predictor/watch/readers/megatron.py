@@ -101,7 +101,6 @@ NEMO = LogFormat(
     lambda: Fields(r"Training epoch \d+, iteration (?P<step>\d+)/(?P<target>\d+)"),
     (
         rule(EVALUATION, "Validation: iteration", r"Validation: iteration (\d+)/\1\b"),
-        rule(CHECKPOINT, "Async finalization time took", r"took (?P<seconds>[\d.]+) s"),
         rule(CHECKPOINT, "Global Checkpoint Save", r"Iteration: (?P<step>\d+).*?Save duration: (?P<seconds>[\d.]+)s"),
         rule(START, "Distributed training", r"[Ss]tarting with (?P<world>\d+) processes"),
         rule(END, "`Trainer.fit` stopped", says="completed"),

@@ -25,5 +25,6 @@ RULES = (
     # Slurm says why it ended a job, torchrun that it begins the ranks again.
     rule(END, "CANCELLED AT", r"CANCELLED AT \S+(?: DUE TO (?P<state>[A-Z ]+?))? \*\*\*", says="CANCELLED"),
     rule(START, "orker group", r"(?:will restart|Restarting) worker group"),
+    rule(START, "SLURM_JOB_NODELIST", r"SLURM_JOB_NODELIST['\"]?\s*[=:]\s*['\"]?(?P<hosts>[\w.,\[\]-]+)"),
 )
 STATES = {"TIME LIMIT": "TIMEOUT", "NODE FAILURE": "NODE_FAIL", "PREEMPTION": "PREEMPTED"}

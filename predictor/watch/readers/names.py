@@ -81,7 +81,7 @@ NAMES: Mapping[str, Meaning] = {
         _named("flops_per_second", 1, "runtime/flops_per_sec_per_gpu", "throughput/device/flops_per_sec"),
         _named("memory_bytes", GIB, "memory/max_reserved(GiB)", "memory(GiB)", "peak_memory_reserved"),
         _named("memory_bytes", 1e9, "memory/peak_reserved_mem", "mem-max-reserved-gigabytes"),
-        _named("memory_bytes", 1, "memory_bytes", "mem-reserved-bytes"),
+        _named("memory_bytes", 1, "memory_bytes", "mem-reserved-bytes", "max_memory_reserved"),
         _named("memory_bytes", 2.0**20, "max reserved", "System/Peak GPU Memory (MB)"),
         _named("memory_limit_bytes", 1, "memory_limit_bytes"),
         _named(MEMORY_SHARE, 1e-2, "memory/max_reserved(%)"),

@@ -29,7 +29,7 @@ TORCHTITAN = LogFormat(
         rule(CHECKPOINT, "Finished saving the checkpoint", r"in\s?(?P<seconds>[\d.]+) seconds", in_step=True),
         rule(ALLOCATOR_RETRY, "memory allocation retries"),
         rule(COLLECTION, "[GC]", r"\[GC\].* took (?P<seconds>[\d.]+) seconds", in_step=True),
-        rule(START, "Training starts at step", r"total steps (?P<target>\d+)"),
+        rule(START, "Training starts at step", r"at step (?P<first>\d+)(?:.*total steps (?P<target>\d+))?"),
         rule(START, "global batch size", r"Training starts at step.*global batch size (?P<batch>\d+)"),
         rule(START, "Loading the checkpoint from", r"step-(?P<resumed>\d+)"),
         rule(END, "Training completed", says="completed"),
@@ -130,7 +130,8 @@ NANOCHAT = LogFormat(
     "nanochat.log",
     ("dt: ",),
     _with(
-        r"step\s+(?P<step>\d+)(?:/(?P<target>\d+) \([\d.]+%\))? \|\s*loss: (?P<loss>\S+).*?dt: (?P<ms>[\d.,]+)\s?ms"
+        r"step\s+(?P<step>\d+)(?:/(?P<target>\d+))?(?: \([\d.]+%\))? \|\s*loss: (?P<loss>\S+)"
+        r".*?dt: (?P<ms>[\d.,]+)\s?ms"
         r"(?:.*?tok/sec: (?P<tokens_per_s>[\d.,]+))?"
     ),
     (

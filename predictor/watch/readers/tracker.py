@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
+from typing import NamedTuple
 
-from predictor.watch.events import NOT_FINITE, SKIPPED, Event, Message, Start, Step
-from predictor.watch.readers import names
+from predictor.watch.events import NOT_FINITE, Event, Message, Start, Step
+from predictor.watch.events import SKIPPED as SKIPPED_UPDATE
+from predictor.watch.readers.names import (
+    CONSUMED_SAMPLES,
+    CONSUMED_TOKENS,
+    MEMORY_SHARE,
+    NAMES,
+    PER_SECOND,
+    SAMPLES_PER_SECOND,
+    SKIPPED,
+    TARGET,
+    TOKENS_PER_SECOND,
+    TRAIN_SECONDS,
+)
 
 LONGEST_TEXT = 200
 MOST_RANKS = 1 << 17
-PLAIN = frozenset(meaning.name for meaning in names.NAMES.values() if ":" not in meaning.name)
+PLAIN = frozenset(meaning.name for meaning in NAMES.values() if ":" not in meaning.name)
 
 
-@dataclass(slots=True)
-class _Last:
+class Job(NamedTuple):
+    """A job of a run: when it began, where that is known, and its nodes."""
+
+    at: float | None
+    hosts: tuple[str, ...]
+
+
+class _Last(NamedTuple):
     """The step before, of one rank."""
 
     number: int
@@ -43,6 +62,8 @@ class StepTracker:
         self._is_new_file = False
         self.batch: float | None = None  # samples of a step, where the log says it once
         self.memory_bytes: float | None = None  # the same
+        self.jobs: list[Job] = []  # of the run, as accounting or node lists have them
+        self._starts = 0
 
     @property
     def number(self) -> int | None:
@@ -83,10 +104,11 @@ class StepTracker:
         resumed = None
         if self._start is not None:
             start, self._start = self._start, None
-            if (target := values.get(names.TARGET)) is not None:
+            if (target := values.get(TARGET)) is not None:
                 start = replace(start, target_step=int(target))
             resumed = start.resumed_step
-            events.append(start)
+            events.append(start if start.hosts else replace(start, hosts=self._hosts(start.at or at)))
+            self._starts += 1
         covered = number - last.number if last is not None else number - resumed if resumed is not None else 1
         steps = covered if covered > 0 else 1
         step = self._built(number, steps, values, last, at, None if speaks else rank)
@@ -96,9 +118,16 @@ class StepTracker:
         self._last[rank] = _Last(number, steps, values)
         if step.loss is None and (loss := values.get("loss")) is not None:
             events.append(Message(NOT_FINITE, f"loss is {loss} at step {number}", number, at, step.rank))
-        if values.get(names.SKIPPED):
-            events.append(Message(SKIPPED, f"{values[names.SKIPPED]:g} skipped updates", number, at, step.rank))
+        if values.get(SKIPPED):
+            events.append(Message(SKIPPED_UPDATE, f"{values[SKIPPED]:g} skipped updates", number, at, step.rank))
         return events
+
+    def _hosts(self, at: float | None) -> tuple[str, ...]:
+        """Return the nodes of the job that runs at a time; without times, of as many jobs as there were starts."""
+        begun = [job for job in self.jobs if at is not None and job.at is not None and job.at <= at]
+        if not begun and self.jobs:
+            begun = self.jobs[: self._starts + 1]
+        return begun[-1].hosts if begun else ()
 
     def _built(
         self,
@@ -118,17 +147,17 @@ class StepTracker:
         if seconds is not None and not 0 < seconds < inf:
             seconds = None
         tokens = get("tokens")
-        if tokens is None and (consumed := get(names.CONSUMED_TOKENS)) is not None:
-            tokens = _grown(consumed, before.get(names.CONSUMED_TOKENS), steps)
-        if samples is None and (consumed := get(names.CONSUMED_SAMPLES)) is not None:
-            samples = _grown(consumed, before.get(names.CONSUMED_SAMPLES), steps)
+        if tokens is None and (consumed := get(CONSUMED_TOKENS)) is not None:
+            tokens = _grown(consumed, before.get(CONSUMED_TOKENS), steps)
+        if samples is None and (consumed := get(CONSUMED_SAMPLES)) is not None:
+            samples = _grown(consumed, before.get(CONSUMED_SAMPLES), steps)
         if seconds is not None:
-            if tokens is None and (rate := get(names.TOKENS_PER_SECOND)) is not None:
+            if tokens is None and (rate := get(TOKENS_PER_SECOND)) is not None:
                 tokens = rate * seconds
-            if samples is None and (rate := get(names.SAMPLES_PER_SECOND)) is not None:
+            if samples is None and (rate := get(SAMPLES_PER_SECOND)) is not None:
                 samples = rate * seconds
         memory, limit, loss = get("memory_bytes", self.memory_bytes), get("memory_limit_bytes"), get("loss")
-        if limit is None and memory is not None and (share := get(names.MEMORY_SHARE)):
+        if limit is None and memory is not None and (share := get(MEMORY_SHARE)):
             limit = memory / share
         length = get("sequence_length")
         parts, counters = _groups(values)
@@ -154,12 +183,12 @@ def _derived_seconds(
     values: Mapping[str, float], before: Mapping[str, float], steps: int, samples: float | None
 ) -> float | None:
     """Return the time of a step that a log states as a rate, or as the time of the run so far."""
-    if values.get(names.PER_SECOND):
-        return 1 / values[names.PER_SECOND]
-    if (trained := values.get(names.TRAIN_SECONDS)) is not None:
-        return _grown(trained, before.get(names.TRAIN_SECONDS), steps)
-    if samples and values.get(names.SAMPLES_PER_SECOND):
-        return samples / values[names.SAMPLES_PER_SECOND]
+    if values.get(PER_SECOND):
+        return 1 / values[PER_SECOND]
+    if (trained := values.get(TRAIN_SECONDS)) is not None:
+        return _grown(trained, before.get(TRAIN_SECONDS), steps)
+    if samples and values.get(SAMPLES_PER_SECOND):
+        return samples / values[SAMPLES_PER_SECOND]
     return None
 
 

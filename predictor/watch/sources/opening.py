@@ -39,13 +39,9 @@ _DIGITS = re.compile(r"\d+")
 SHOWN = 8
 MANY, SMALL_BLOCK = 16, 1 << 16  # files side by side, from which on each is read in small blocks
 LOOKED_AGAIN = 1 << 20
-# Weights, data, sources and configurations.
-SKIPPED_SUFFIXES = frozenset(
-    f".{suffix}"
-    for suffix in (
-        *("pt", "pth", "bin", "safetensors", "distcp", "npy", "npz", "ckpt", "parquet", "arrow", "idx", "model", "pkl"),
-        *("py", "pyc", "sh", "yaml", "yml", "toml", "json", "md", "png", "svg", "html", "tar", "zip", "metadata"),
-    )
+# Names of logs in a folder: slurm-12.out, train.o1234 of PBS, stderr; the rest are weights, data and sources.
+_LOG = re.compile(
+    r"(?:^|\.)(?:log|out|err|txt|jsonl|csv|wandb|stdout|stderr|[oe]\d+|\d{1,4})(?:\.gz)?$|tfevents|^[\w-]+$"
 )
 
 
@@ -88,7 +84,9 @@ class Run:
         """Return the events since the last call, those of files side by side in the order of their times."""
         if self._is_live and time.monotonic() - self._looked_at > LOOKED_FOR_EVERY_S:
             self._look()
-        streams = [chain.from_iterable(source.poll() for source in stream) for stream in self._streams.values()]
+        # Side files first: what they say of the run's nodes is wanted with its first step.
+        sources = sorted(self._streams.items(), key=lambda stream: not isinstance(stream[0], Path))
+        streams = [chain.from_iterable(source.poll() for source in stream) for _, stream in sources]
         yield from streams[0] if len(streams) == 1 else in_time(streams)
 
     def _look(self, is_first: bool = False) -> None:
@@ -152,7 +150,10 @@ class Run:
     def _add(self, path: Path, kind: FileKind) -> None:
         rank = rank_in(path)
         states_steps = kind.order is not None
-        tracker = self._tracker if states_steps else StepTracker(speaks=False)
+        tracker = self._tracker
+        if not states_steps:
+            tracker = StepTracker(speaks=False)
+            tracker.jobs = self._tracker.jobs
         stream: object = (rank, "steps") if states_steps else path
         source: FileSource | TrainerState
         if kind.is_state:
@@ -221,8 +222,8 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _may_be_a_log(path: Path) -> bool:
-    is_left_out = path.suffix in SKIPPED_SUFFIXES and path.name != "trainer_state.json"
-    return not is_left_out and path.is_file() and not is_rotated(path)
+    is_log = path.name == "trainer_state.json" or _LOG.search(path.name) is not None
+    return is_log and path.is_file() and not is_rotated(path)
 
 
 def _refuse(path: Path) -> None:

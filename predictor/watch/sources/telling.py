@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from predictor.watch.readers.devices import Accounting, Dmon, nvidia_smi
+from predictor.watch.readers.devices import Accounting, Dmon, HostFile, nvidia_smi
 from predictor.watch.readers.log_format import LogFormat
 from predictor.watch.readers.log_reader import LogReader
 from predictor.watch.readers.records import JsonLines, metric_rows
@@ -25,6 +25,7 @@ _RANK_IN_PATH = re.compile(
     r"(?:^|[^a-z])(?:global_?)?rank[_-]?0*(\d{1,6})(?=\D|$)|attempt_\d+/(\d{1,6})/std(?:out|err)\.log$"
 )
 _EVENT_HOST = re.compile(r"tfevents\.(\d{9,11})\.([\w.-]+?)(?:\.\d+\.\d+)?(?:\.v2)?$")
+_HOST_FILE = re.compile(r"(?:host|machine|node)_?(?:file|list|s)(?:\.txt|\.\d+)?")
 _STEP_WORDS = re.compile(rb"(?i)\b(?:step|iter|iteration|epoch|batch|it/s|s/it|loss)\b")
 _DIGITS = re.compile(rb"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 RECURS = 5  # lines of one shape, from which on a file of no known format has lines of steps
@@ -83,6 +84,8 @@ def kind_of(path: Path) -> FileKind | None:
         return FileKind("W&B offline run", WandbLog, WANDB)
     if name == "trainer_state.json":
         return FileKind("trainer_state.json", lambda tracker, rank: JsonLines(tracker), TRAINER_STATE, is_state=True)
+    if _HOST_FILE.fullmatch(name):
+        return FileKind("list of nodes", lambda tracker, rank: HostFile(tracker.jobs))
     head = b""
     for block in GrowingFile(path).blocks():
         head += block
@@ -103,7 +106,7 @@ def _by_head(text: str) -> FileKind | None:
     if re.search(r"^#\s?Entity\s", text, re.MULTILINE):
         return FileKind("DCGM dmon", lambda tracker, rank: Dmon())
     if "|" in first and {"JobID", "State"} <= set(first.strip().split("|")):
-        return FileKind("sacct", lambda tracker, rank: Accounting())
+        return FileKind("sacct", lambda tracker, rank: Accounting(tracker.jobs))
     columns = [column.strip() for column in first.split(",")]
     if len(columns) < 2 or (any(character in first for character in "{}[]:" if character != "[") and "[" not in first):
         return None

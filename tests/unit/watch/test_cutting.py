@@ -62,7 +62,7 @@ READERS: dict[str, tuple[Callable[[], Reader], bytes]] = {
     "telemetry": (lambda: JsonLines(StepTracker(), 1), TELEMETRY),
     "nvidia-smi": (nvidia_smi, SMI),
     "dmon": (Dmon, DMON),
-    "sacct": (Accounting, SACCT),
+    "sacct": (lambda: Accounting([]), SACCT),
     "CSV": (lambda: metric_rows(StepTracker()), CSV),
     "--pattern": (
         lambda: LogReader(pattern_format(r"iter (?P<step>\d+): loss (?P<loss>\S+), time (?P<ms>[\d.]+)ms")),

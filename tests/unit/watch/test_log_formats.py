@@ -118,6 +118,14 @@ def test_torchtitan_s_colours_ranks_and_pauses() -> None:
     assert [event.kind for event in events if isinstance(event, Message)] == ["allocator_retry"]
 
 
+def test_the_step_at_which_torchtitan_goes_on() -> None:
+    log = b"Training starts at step 501\nstep: 510 loss: 2.0 memory: 1.00GiB(1.00%) tps: 5 mfu: 1%\n"
+    start, step = read(BY_NAME["torchtitan log"], log)
+    assert start == Start(resumed_step=500, tool="torchtitan")
+    assert isinstance(step, Step)
+    assert step.steps == 10
+
+
 def test_deepspeed_s_breakdown_is_of_the_whole_step() -> None:
     assert steps(example("DeepSpeed log"))[1].parts == pytest.approx(
         {"forward": 0.4814, "backward": 1.2418, "communication": 0.04, "optimizer": 0.042}

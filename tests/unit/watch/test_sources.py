@@ -171,6 +171,26 @@ def test_side_files_are_read_beside_a_log(tmp_path: Path) -> None:
     assert [event for event in events if isinstance(event, End)] == [End("CANCELLED")]
 
 
+def test_a_restart_has_the_nodes_of_its_job(tmp_path: Path) -> None:
+    lines = [f"2026-03-02 1{hour}:30:00 {log(step).rstrip()}\n" for hour, step in ((0, 1), (0, 2), (2, 1), (2, 2))]
+    lines.insert(2, "2026-03-02 12:29:00 Resuming training from out\n")
+    (tmp_path / "train.log").write_text("".join(lines), encoding="utf-8")
+    (tmp_path / "sacct.txt").write_text(
+        "JobID|State|Start|End|NodeList\n7|NODE_FAIL|2026-03-02T10:00:00|2026-03-02T11:00:00|n[1-2]\n"
+        "7|RUNNING|2026-03-02T12:00:00|Unknown|n[1,3]\n",
+        encoding="utf-8",
+    )
+    events = poll(open_sources([tmp_path], is_live=False))
+    assert [event.hosts for event in events if isinstance(event, Start)] == [("n1", "n2"), ("n1", "n3")]
+    assert [event.state for event in events if isinstance(event, End)] == ["NODE_FAIL"]
+
+
+def test_a_list_of_nodes_is_of_all_starts(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(log(1, 2), encoding="utf-8")
+    (tmp_path / "hostfile").write_text("a slots=8\nb slots=8\n", encoding="utf-8")
+    assert poll(open_sources([tmp_path], is_live=False))[0] == Start(hosts=("a", "b"), tool="nanoGPT")
+
+
 def test_files_that_appear_later_are_read(tmp_path: Path) -> None:
     sources = open_sources([tmp_path])
     assert poll(sources) == []
