@@ -47,9 +47,7 @@ def answer(health: Health) -> str:
         how = "as expected" if abs(off) < AS_EXPECTED else f"{signed(off)} beside the expected {_expected(health)}"
         said += f", {how}"
     if lost_s(health) >= NOT_LOST_S:
-        said += f"; {lasting(lost_s(health))} lost"
-        if health.lost_to_come_s is not None and health.lost_to_come_s >= NOT_LOST_S:
-            said += f", {lasting(health.lost_to_come_s)} to come"
+        said += f"; {lasting(lost_s(health))} lost so far"
     return f"{said}."
 
 

@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 def test_the_example_is_slower_than_it_should_be_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", CONFIG, "--log", LOG, DEVICES, "--once"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("Health    Slower than it should be after step 400: ")
+    assert first.startswith("Health    Slower than it should be after step 800: ")
     assert any(line.startswith("Trust     Predicted 1.601 s") for line in rest)
     assert any("thermal" in line for line in rest)
 
@@ -48,7 +48,7 @@ def test_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", CONFIG, "--log", LOG, "--once", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["format"] == "estimate-train-time/watch/1"
-    assert (content["state"], content["last_step"]) == ("slower", 400)
+    assert (content["state"], content["last_step"]) == ("slower", 800)
     assert content["expected"]["num_gpus"] == 64
 
 
@@ -109,7 +109,7 @@ def test_two_runs_are_compared_from_the_step_on_where_they_part(
 ) -> None:
     lines = Path(LOG).read_text(encoding="utf-8").splitlines(keepends=True)
     shorter = tmp_path / "before.log"
-    shorter.write_text("".join(lines[:30]))
+    shorter.write_text("".join(lines[:50]))
     assert main(["watch", "--log", LOG, "--against", str(shorter), "--once", "--allow", "5"]) == 0
     assert "As fast as before.log" in capsys.readouterr().out
     assert main(["watch", "--log", LOG, "--against", str(shorter), "--once", "--json"]) == 0
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_with_what_is_known_and_frees_the_port(tmp_path: Path) -> No
         process.stderr.readline()  # the first line about the run: it is read
         connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         connection.request("GET", "/metrics")
-        assert b"training_run_last_step 400.0" in connection.getresponse().read()
+        assert b"training_run_last_step 800.0" in connection.getresponse().read()
         connection.close()
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE_S)

@@ -13,8 +13,11 @@ from predictor.watch.health import State
 from predictor.watch.watched_run import WatchedRun
 
 LOG = Path(__file__).resolve().parents[3] / "docs" / "gallery" / "llama-8b.log"
-HEALTHY_LINES = 30
-END = "[titan] 2026-11-27 08:50:00,000 - root - INFO - Training completed\n"
+HEALTHY_LINES = 50
+NEXT = next(
+    line for line in LOG.read_text(encoding="utf-8").splitlines(keepends=True)[HEALTHY_LINES:] if "step:" in line
+)
+END = "[titan] 2026-11-27 08:59:00,000 - root - INFO - Training completed\n"
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def test_silence_is_a_stall_until_the_next_step(log: Path, monkeypatch: pytest.M
     monkeypatch.setattr(time, "monotonic", lambda: steady() + 3600.0)
     assert run.health().state is State.STALLED
     with log.open("a", encoding="utf-8") as stream:
-        stream.write(LOG.read_text(encoding="utf-8").splitlines(keepends=True)[HEALTHY_LINES + 1])
+        stream.write(NEXT)
     run.poll()
     assert run.health().state is not State.STALLED
 
@@ -69,7 +72,7 @@ def test_a_run_that_ended_may_begin_again(log: Path) -> None:
     assert run.is_ended
     assert run.health().state is State.ENDED
     with log.open("a", encoding="utf-8") as stream:
-        stream.write(LOG.read_text(encoding="utf-8").splitlines(keepends=True)[HEALTHY_LINES + 1])
+        stream.write(NEXT)
     run.poll()
     assert not run.is_ended
 
