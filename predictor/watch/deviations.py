@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
-from math import isfinite, log2
+from math import log2
 from statistics import median
 
+from predictor.watch.activities import Activities
 from predictor.watch.assembly import BESIDE_STEPS
 from predictor.watch.baseline import WINDOW, log_seconds
 from predictor.watch.calibration import calibrated, is_within, needed_parts
@@ -38,7 +39,7 @@ class Deviations:
         self.drift = Drift()
         self.levels: list[Record] = []  # changes of level; open ones have no last step
         self._slow: dict[str, SlowSteps] = {}
-        self._activities: dict[str, Record] = {}
+        self._activities = Activities()
         self._first: list[Observation] = []
         self._processes: deque[Record] = deque(maxlen=16)  # first steps and restarts
         self._recent: deque[tuple[Observation, float]] = deque()
@@ -67,7 +68,7 @@ class Deviations:
         if outcome.label is Label.FIRST:
             self._take_first(observation)
         elif masked:
-            self._take_beside(observation, outcome.extra_s)
+            self._activities.take_beside(observation, outcome.extra_s)
         elif outcome.label is Label.SUSPECT:
             self._suspect(observation, outcome)
             if outcome.shift is not None:
@@ -155,30 +156,8 @@ class Deviations:
         """Take work beside steps."""
         if activity.part not in BESIDE_STEPS:
             return
-        record = self._activities.get(activity.part)
         step = activity.step if activity.step is not None else (self._recent[-1][0].number if self._recent else 0)
-        if record is None:
-            level = self.usual_s or 0.0
-            record = self._activities[activity.part] = Record(ChangeKind.SINGLE, step, level, self.usual.copy())
-        if not record.numbers or record.numbers[-1] != step:
-            record.numbers.append(step)
-            record.occurrences += 1
-            record.steps += 1
-            record.activities[activity.part] += 1
-            if activity.seconds is not None and isfinite(activity.seconds) and not activity.in_step:
-                record.lost_s += activity.seconds
-        gaps = {right - left for left, right in zip(list(record.numbers)[-4:], list(record.numbers)[-3:], strict=False)}
-        record.period = gaps.pop() if len(gaps) == 1 and record.occurrences > 2 else None
-        single = record.occurrences == 1
-        record.kind = ChangeKind.SINGLE if single else ChangeKind.PERIODIC if record.period else ChangeKind.IRREGULAR
-        record.last = step
-
-    def _take_beside(self, observation: Observation, extra_s: float) -> None:
-        """Take a step beside an activity: what it takes above a usual one is the activity's."""
-        for part in sorted(observation.activities)[:1]:
-            record = self._activities[part]
-            record.lost_s += extra_s * observation.steps
-            record.affected.add(observation)
+        self._activities.take(activity, step, self.usual_s or 0.0, self.usual)
 
     def _slow_step(self, observation: Observation, outcome: Outcome) -> None:
         key = observation.dominant(self.usual)
@@ -312,7 +291,7 @@ class Deviations:
         for record in sharp:
             record.other_sizes_s = tuple(other.size_s for other in sharp if other is not record)
         levels = [record for record in self.levels if record.is_worth_telling]
-        records = [*self._processes, *self._activities.values(), *slow, *levels, *drift]
+        records = [*self._processes, *self._activities, *slow, *levels, *drift]
         found = [finding_of(record) for record in records if record.occurrences]
         found += [finding for finding in (self.whole(last), stalled) if finding is not None]
         return tuple(sorted(found, key=lambda finding: -finding.change.lost_s))

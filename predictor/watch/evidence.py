@@ -29,6 +29,7 @@ from predictor.watch.events import (
     PARTS,
     RECOMPILATIONS,
     RECOMPILED,
+    RUN_QUEUE_SECONDS,
     THROTTLED_SECONDS,
 )
 from predictor.watch.health import ChangeKind
@@ -37,7 +38,6 @@ from predictor.watch.observations import (
     CLOCK,
     HOT_DEVICES,
     MEMORY,
-    MEMORY_SHARE,
     SAMPLES,
     SECONDS,
     SEQUENCE,
@@ -79,7 +79,10 @@ def duration(seconds: float) -> str:
 
 
 def signs_of(record: Record) -> tuple[Sign, ...]:
-    """Return every answer that the log gives about a deviation."""
+    """Return every answer that the log gives about a deviation; of a stated activity, that it is one."""
+    if record.is_stated:
+        sign = _activity(record)
+        return (sign,) if sign is not None else ()
     found = (extract(record) for extract in _EXTRACTORS)
     return tuple(sign for sign in found if sign is not None)
 
@@ -165,15 +168,17 @@ def _counter(question: str, name: str, text: str, message: str | None = None) ->
     return extract
 
 
-def _seconds_counter(question: str, name: str, text: str, part: str = "") -> Callable[[Record], Sign | None]:
-    """Return the extractor of a counter of seconds: whether it holds a good share of the extra time."""
+def _seconds_counter(
+    question: str, name: str, text: str, part: str = "", least: float = _LITTLE
+) -> Callable[[Record], Sign | None]:
+    """Return the extractor of a counter of seconds: whether it holds a good share of the extra time, or ``least``."""
 
     def extract(record: Record) -> Sign | None:
         if name not in record.affected.run and part not in record.affected.run:
             return None
         extra = extra_of(record)
         growth = max(_growth(record, name), _growth(record, part) if part else 0.0)
-        present = extra > 0 and growth >= _LITTLE * extra
+        present = extra > 0 and growth >= least * extra
         return Sign(question, "yes" if present else "no", f"{text}: {duration(max(growth, 0.0))} more a step")
 
     return extract
@@ -181,7 +186,7 @@ def _seconds_counter(question: str, name: str, text: str, part: str = "") -> Cal
 
 def _switches(record: Record) -> Sign | None:
     now, before = record.affected.run.get(INVOLUNTARY_SWITCHES), record.usual.run.get(INVOLUNTARY_SWITCHES)
-    if now is None or before is None:
+    if now is None or before is None or RUN_QUEUE_SECONDS in record.affected.run:  # that is the measure itself
         return None
     text = f"Involuntary context switches: {now:.1f} a step after {before:.1f}"
     # Counts scale with time: a longer step alone has more of them. Poisson noise of the counts: 3 standard deviations.
@@ -209,7 +214,7 @@ def _cpu(record: Record) -> Sign | None:
 
 
 def _memory_full(record: Record) -> Sign | None:
-    share = record.affected.run.get(MEMORY_SHARE)
+    share = record.memory_share
     if f"message:{OUT_OF_MEMORY}" in record.affected.run:
         return Sign("near_full", "yes", "The log states that memory ran out")
     if share is None:
@@ -247,6 +252,12 @@ def _activity(record: Record) -> Sign | None:
     if steps < _MOST * record.occurrences:
         return None
     text = f"{part.capitalize()} at {steps} of {record.occurrences} slow steps"
+    if record.is_stated:
+        text = f"{part.capitalize()} {record.occurrences} times, {duration(record.lost_s / record.occurrences)} each"
+    if record.is_longer:
+        text = (
+            f"{part.capitalize()}: {duration(record.change.extra_s)} longer than the {duration(record.level_s)} before"
+        )
     return Sign("activity", part, text)
 
 
@@ -348,6 +359,7 @@ _EXTRACTORS: tuple[Callable[[Record], Sign | None], ...] = (
     _hosts, _devices, _switches, _cpu, _memory_full,
     _memory_grows,
     _seconds_counter("throttled", THROTTLED_SECONDS, "Time throttled by the cgroup's CPU limit"),
+    _seconds_counter("run_queue", RUN_QUEUE_SECONDS, "Time ready to run but without a CPU", least=_MOST),
     _seconds_counter("collected", COLLECTED_SECONDS, "Time in the garbage collector", COLLECTION),
     _counter("retries", ALLOCATOR_RETRIES, "Allocator retries", ALLOCATOR_RETRY),
     _counter("recompiled", RECOMPILATIONS, "Recompilations", RECOMPILED),

@@ -128,5 +128,5 @@ def _evidence(cause: str, signs: Iterable[Sign]) -> tuple[str, ...]:
 def finding_of(record: Record) -> Finding:
     """Return the finding of a deviation."""
     explanations = explain(signs_of(record))
-    planned = causes().causes[explanations[0].cause].expected
+    planned = causes().causes[explanations[0].cause].expected and not record.is_longer
     return Finding(record.change, explanations, is_expected=planned or not record.is_alarm)

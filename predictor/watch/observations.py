@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from statistics import median
 
-from predictor.watch.events import COMMUNICATION, PARTS, DeviceSample, Step
+from predictor.watch.events import COMMUNICATION, PARTS, RUN_QUEUE_SECONDS, DeviceSample, Step
 
 MOST_RANKS = 1024  # kept apart; further ones are not
 _OWN = tuple(part for part in PARTS if part != COMMUNICATION)
@@ -116,7 +116,7 @@ def facts_of(step: Step, before: Mapping[str, float]) -> dict[str, float]:
 
 
 def join_ranks(ranks: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Return the run's facts of its ranks: parts of the rank that worked longest, the largest of everything else."""
+    """Return the run's facts of its ranks: parts and waiting for a CPU of the busiest rank, the largest of the rest."""
     if not ranks:
         return {}
     busiest = max(ranks, key=lambda rank: own_seconds(ranks[rank]))
@@ -125,7 +125,7 @@ def join_ranks(ranks: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
         for name, value in values.items():
             if name not in PARTS:
                 facts[name] = max(facts.get(name, value), value)
-    facts.update({name: value for name, value in ranks[busiest].items() if name in PARTS})
+    facts.update({name: value for name, value in ranks[busiest].items() if name in (*PARTS, RUN_QUEUE_SECONDS)})
     if COMMUNICATION in facts:
         facts[COMMUNICATION] = min(values.get(COMMUNICATION, 0.0) for values in ranks.values())
     return facts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from predictor.watch.detector import MATERIAL, Shift
 from predictor.watch.health import Change, ChangeKind
-from predictor.watch.observations import Observation, Profile
+from predictor.watch.observations import MEMORY_SHARE, Observation, Profile
 
 HORIZON = 1000  # steps over which the cost of isolated slow steps is judged
 _RECENT = 64  # slow steps whose distances are known
@@ -28,6 +28,8 @@ class Record:
         from_start: a drift that began with the segment.
         first_steps: of a process.
         hosts_changed: of a restart; ``restarted``: what the log says about it.
+        is_stated: work between steps that the log states with its time; ``is_longer``: it takes longer than it did.
+        memory_share: of the limit, at the last affected step.
     """
 
     kind: ChangeKind
@@ -48,6 +50,9 @@ class Record:
     first_steps: bool = False
     hosts_changed: bool = False
     restarted: str = ""
+    is_stated: bool = False
+    is_longer: bool = False
+    memory_share: float | None = None
     period: int | None = None
     latest: deque[tuple[int, float, int]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     numbers: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -58,6 +63,7 @@ class Record:
         self.steps += observation.steps
         self.lost_s += extra_s * observation.steps
         self.affected.add(observation)
+        self.memory_share = observation.facts.get(MEMORY_SHARE, self.memory_share)
         self.activities.update(observation.activities)
         self.numbers.append(observation.number)
         self.latest.append((observation.number, extra_s * observation.steps, observation.steps))
@@ -114,6 +120,8 @@ class Record:
         A change of level counts as long as it lasts, and by its cost once it is over. A drift that began with the
         first steps is how this run usually goes: no earlier steps contradict it.
         """
+        if self.is_longer:
+            return True
         if self.kind is ChangeKind.DRIFT and self.shift is None:
             return not self.from_start
         if self.shift is not None and self.last is None:

@@ -44,7 +44,9 @@ ALLOWED_IMPORTS = {
         "transformers",
         "triton",
     },
-    "model_training_framework": RUNTIME | {"predictor", "torch", "lightning_fabric", "numpy", "tensorboard", "wandb"},
+    "model_training_framework": RUNTIME
+    | {"predictor", "torch", "lightning_fabric", "numpy", "tensorboard", "wandb"}
+    | {"transformers", "lightning", "pytorch_lightning"},  # callbacks for those who have them
     "llm_trainer": RUNTIME
     | {"predictor", "model_training_framework", "torch", "lightning_fabric", "numpy"}
     | {"tokenizers", "safetensors", "pyarrow", "datasets", "sacrebleu"},
@@ -59,7 +61,8 @@ LAUNCHER_ROOMS: dict[str, set[str]] = {
     "config": {"utils"},
     "prediction": {"config", "utils"},
     "slurm": {"config", "utils"},
-    "trainer": {"config", "utils"},
+    "health": set(),
+    "trainer": {"config", "health", "utils"},
     "outlooks": {"config", "prediction", "slurm", "utils"},
     "core": {"config", "outlooks", "slurm", "utils"},
     "run_health": set(),

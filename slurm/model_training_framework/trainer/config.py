@@ -51,6 +51,7 @@ class GenericTrainerConfig:
         progress_bar: on a terminal.
         tensorboard: write event files to experiment_dir/tensorboard.
         wandb: arguments of wandb.init; None: Weights & Biases is not used.
+        health: write health/rank-00000.jsonl for every rank, which ``predictor watch`` reads.
         description: the experiment's configuration, for records.
     """
 
@@ -86,6 +87,7 @@ class GenericTrainerConfig:
     progress_bar: bool = True
     tensorboard: bool = False
     wandb: dict[str, Any] | None = None
+    health: bool = True
     description: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

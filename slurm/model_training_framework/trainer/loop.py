@@ -55,6 +55,7 @@ class TrainingLoop(ABC):
         self._validated_step = -1
         self._is_stopping = False
         self._is_safe = False
+        self.last_loss: Any = None
         self._started = self._val_started = time.perf_counter()
         self._do: dict[TrainerPhase, Callable[[], None]] = {
             TrainerPhase.INIT: self._start,
@@ -70,6 +71,11 @@ class TrainingLoop(ABC):
     def data_rank(self) -> int:
         """Return which share of the samples this rank gets: ranks that compute one model together get the same."""
         return self.ranks.rank
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Return over how many ranks the samples of a step are shared out."""
+        return self.ranks.world_size
 
     @property
     def random_rank(self) -> int:
@@ -182,10 +188,14 @@ class TrainingLoop(ABC):
             self._started = time.perf_counter()
         if self._batches is None:
             self._batches = iter(self.train_data.batches(self.state.epoch, train.batch_idx))
+        for hook in self.callbacks.overriding("on_batch_fetch"):
+            hook(self)
         batch = next(self._batches, END)
         if batch is END:
             self._end_of_batches()
             return
+        for hook in self.callbacks.overriding("on_batch_fetched"):
+            hook(self, batch)
         for hook in self.callbacks.overriding("on_batch_start"):
             hook(self, train.batch_idx)
         window = self._window()
@@ -246,6 +256,7 @@ class TrainingLoop(ABC):
         state.global_step += 1
         loss = train.loss_sum if train.micro_step == 1 else train.loss_sum / train.micro_step
         train.micro_step, train.loss_sum = 0, None
+        self.last_loss = loss
         self.reporter.step(state, loss, lr, time.perf_counter() - self._started)
         for hook in self.callbacks.overriding("on_step_end"):
             hook(self, state.global_step)
