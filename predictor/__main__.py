@@ -1,9 +1,9 @@
 """The command line: ``python -m predictor CONFIG``, and ``estimate-train-time COMMAND``.
 
 Exit codes: 0 success; 2 bad input, with one line on stderr on the error and its remedy; 3 a run that does not fit into
-memory, where ``--require-fit`` asks for it, or that breaks a limit of ``check``; 130 a search that Ctrl-C ended, whose
-best so far is printed; 1 anything unexpected, output that
-cannot be written and runs that failed included.
+memory, where ``--require-fit`` asks for it, that breaks a limit of ``check``, or that is slower than ``watch --allow``;
+130 a search, or a run that is followed, that Ctrl-C ended: what is known so far is printed; 1 anything unexpected,
+output that cannot be written and runs that failed included.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from predictor.core.schema.reading import READING, Reading
 
 # Names of commands and the modules that define them, in the order of the help.
 COMMANDS = {
-    **{name: name for name in ("predict", "search", "plan", "compare", "whatif", "timeline", "report", "check")},
+    **{
+        name: name
+        for name in ("predict", "search", "plan", "compare", "whatif", "timeline", "report", "check", "watch")
+    },
     **{name: name for name in ("serve", "verify", "calibrate", "replay", "mixed")},
     **dict.fromkeys(("list-examples", "show-example", "list-systems", "list-presets", "list-formats"), "examples"),
     "completion": "completion",
 }
 OF_EVERY_COMMAND = ("--no-color", "--debug")  # options that may also stand before the command
-IN_COLOUR = ("predict", "search", "plan", "compare", "whatif", "check")
+IN_COLOUR = ("predict", "search", "plan", "compare", "whatif", "check", "watch")
 PROGRAM = "estimate-train-time"
 FIRST = "predict --model llama3-8b --system H100 --gpus 64 --global-batch-size 256"
 SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3

@@ -17,7 +17,7 @@ from predictor.core.workload.software import Framework
 
 LONGEST_HELP = 60
 # What options take that is no file, by the name in their help.
-NO_FILES = ("N", "X", "K", "VALUE", "KEY=VALUE", "CHANGE", "SECONDS", "ADDRESS")
+NO_FILES = ("N", "X", "K", "VALUE", "KEY=VALUE", "CHANGE", "SECONDS", "ADDRESS", "PERCENT", "PORT", "REGEX")
 # What arguments are known to take, by the name of their value, of one command by the command's too.
 KNOWN: Mapping[str, Callable[[], Iterable[object]]] = {
     "system": systems,

@@ -64,7 +64,8 @@ LAUNCHER_ROOMS: dict[str, set[str]] = {
     "health": set(),
     "trainer": {"config", "health", "utils"},
     "core": {"config", "prediction", "slurm", "utils"},
-    "commands": {"config", "core", "slurm", "utils"},
+    "run_health": set(),
+    "commands": {"config", "core", "run_health", "slurm", "utils"},
     "__main__": {"commands", "config", "slurm", "utils"},
     "__init__": {"config", "core"},
 }
