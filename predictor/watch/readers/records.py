@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from predictor.watch.events import EVALUATION, Activity, DeviceSample, End, Event, Message, Start, Step
 from predictor.watch.readers import names
-from predictor.watch.readers.lines import LineFinder
+from predictor.watch.readers.lines import LineRecords
 from predictor.watch.readers.log_format import GROUPS, Values
 from predictor.watch.readers.names import EVALUATION_PREFIXES, LARGEST_STEP, NAMES, Meaning
 from predictor.watch.readers.prefix import Clock
@@ -131,22 +131,14 @@ def _is_evaluation(key: str) -> bool:
     return key.startswith(EVALUATION_PREFIXES) and not key.startswith("value")
 
 
-class JsonLines:
+class JsonLines(LineRecords):
     """Reads a file of JSON objects, a line each: metrics, or telemetry of a rank."""
 
     def __init__(self, tracker: StepTracker, rank: int | None = None) -> None:
         """Begin a file, whose records are of a rank unless they say otherwise."""
-        self._lines = LineFinder([b"{"], LONGEST_RECORD)
+        super().__init__([b"{"], LONGEST_RECORD)
         self._records = MetricRecords(tracker)
         self._rank = rank
-
-    def feed(self, block: bytes) -> Iterator[Event]:
-        """Return the events of a block."""
-        return self._events(self._lines.feed(block))
-
-    def finish(self) -> Iterator[Event]:
-        """Return the event of a last line without an end."""
-        return self._events(self._lines.finish())
 
     def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
@@ -169,22 +161,14 @@ _RANK_COLUMN = re.compile(r"rank[ _-]?(\d{1,6})(?:[ _-]?(ms|us|s|seconds))?")
 _UNITS = {"ms": 1e-3, "us": 1e-6}
 
 
-class Table:
-    """Reads rows of comma-separated values under a header; its subclasses say what a row means."""
+class Table(LineRecords):
+    """Reads rows of comma-separated values under a header."""
 
     def __init__(self, row: Callable[[Mapping[str, str]], Iterator[Event]]) -> None:
         """Take what turns a row into events."""
-        self._lines = LineFinder([b","], LONGEST_RECORD)
+        super().__init__([b","], LONGEST_RECORD)
         self._row = row
         self._header: list[str] | None = None
-
-    def feed(self, block: bytes) -> Iterator[Event]:
-        """Return the events of a block."""
-        return self._events(self._lines.feed(block))
-
-    def finish(self) -> Iterator[Event]:
-        """Return the events of a last line without an end."""
-        return self._events(self._lines.finish())
 
     def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
