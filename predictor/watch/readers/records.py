@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeGuard
 
 from predictor.watch.events import EVALUATION, Activity, DeviceSample, End, Event, Message, Start, Step
@@ -16,7 +16,7 @@ from predictor.watch.readers.log_format import GROUPS, Values
 from predictor.watch.readers.names import EVALUATION_PREFIXES, LARGEST_STEP, NAMES, Meaning
 from predictor.watch.readers.prefix import Clock
 from predictor.watch.readers.progress_bar import clock_seconds
-from predictor.watch.readers.tracker import StepTracker
+from predictor.watch.readers.tracker import LONGEST_TEXT, StepTracker
 
 LONGEST_RECORD = 1 << 20
 STEP_KEYS = (
@@ -45,29 +45,58 @@ def event_of(record: Mapping[str, Any]) -> Event | None:
     kind = EVENTS.get(name) if isinstance(name, str) else None
     if kind is None:
         return None
-    known = {field.name: field for field in fields(kind)}
-    values = {name: _as(str(known[name].type), value) for name, value in record.items() if name in known}
-    values = {name: value for name, value in values.items() if value is not None or known[name].default is not None}
-    needed = {field.name for field in known.values() if field.default is MISSING and field.default_factory is MISSING}
-    return kind(**values) if needed <= values.keys() and None not in values.values() else None
-
-
-def _as(kind: str, value: Any) -> Any:
-    """Return a value of JSON as a field of an event has it; None where it cannot be."""
-    if "Mapping" in kind:
-        is_one = isinstance(value, dict) and all(_is_number(number) for number in value.values())
-        return {str(name): float(number) for name, number in value.items()} if is_one else None
-    if "frozenset" in kind or "tuple" in kind:
-        if not isinstance(value, list):
-            return None
-        return (frozenset if "frozenset" in kind else tuple)(str(item) for item in value)
-    if kind.startswith("str"):
-        return str(value)[:200]
-    if kind == "bool":
-        return bool(value)
-    if not _is_number(value):
+    converters = _CONVERTERS[kind]
+    values = {}
+    try:
+        for name, value in record.items():
+            if value is not None and name in converters:
+                values[name] = converters[name](value)
+        return kind(**values)
+    except TypeError:  # a value of a wrong type, or a field that is needed is not there
         return None
-    return int(value) if kind.startswith("int") else float(value)
+
+
+def _float(value: Any) -> float:
+    if not _is_number(value):
+        raise TypeError
+    return float(value)
+
+
+def _integer(value: Any) -> int:
+    return int(_float(value))
+
+
+def _text(value: Any) -> str:
+    return str(value)[:LONGEST_TEXT]
+
+
+def _floats(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return {name: _float(number) for name, number in value.items()}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError
+    return tuple(map(_text, value))
+
+
+def _converter(kind: str) -> Callable[[Any], Any]:
+    """Return what turns a value of JSON into one of a field's type, which raises TypeError of another value."""
+    if "Mapping" in kind:
+        return _floats
+    if "frozenset" in kind:
+        return lambda value: frozenset(_texts(value))
+    if "tuple" in kind:
+        return _texts
+    others: dict[str, Callable[[Any], Any]] = {"str": _text, "bool": bool, "int": _integer}
+    return others.get(kind.partition(" ")[0], _float)
+
+
+_CONVERTERS = {
+    kind: {field.name: _converter(str(field.type)) for field in fields(kind)} for kind in dict.fromkeys(EVENTS.values())
+}
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
