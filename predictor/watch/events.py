@@ -27,8 +27,10 @@ CPU_SECONDS = "cpu_seconds"  # user and system time of the process
 THROTTLED_SECONDS = "throttled_seconds"  # CPU bandwidth control of the cgroup, cpu.stat throttled_usec
 INVOLUNTARY_SWITCHES = "involuntary_context_switches"
 COLLECTED_SECONDS = "collected_seconds"  # in Python's garbage collector
+RUN_QUEUE_SECONDS = "run_queue_seconds"  # for which the main thread was ready to run and waited for a CPU (schedstat)
 COUNTERS = (
     ALLOCATOR_RETRIES, RECOMPILATIONS, CPU_SECONDS, THROTTLED_SECONDS, INVOLUNTARY_SWITCHES, COLLECTED_SECONDS,
+    RUN_QUEUE_SECONDS,
 )  # fmt: skip
 
 # Kinds of messages that a log states in words.
