@@ -313,4 +313,4 @@ def _goes_on(record: Record, shift: Shift, unit: int) -> bool:
     if record.shift is None or record.last is not None or record.seen < shift.first - _MERGE * unit:
         return False
     stages = record.shift.sharp and shift.sharp and record.size_s > _LARGE * record.shift.before_s
-    return not stages and 1 / _ALIKE < (shift.after_s - shift.before_s) / record.size_s < _ALIKE
+    return not stages and record.size_s / _ALIKE < shift.after_s - shift.before_s < record.size_s * _ALIKE
