@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import log
+from math import isfinite, log
 from statistics import median
 
 from predictor.watch.detector import MATERIAL
@@ -66,11 +66,10 @@ class Activities:
             part = self._parts[activity.part] = _Part(record)
         if part.all.numbers and part.all.numbers[-1] == step:  # another rank's
             return
-        part.all.level_s = part.all.level_s or usual_step_s  # the first may come before it is known
         part.all.activities[activity.part] += 1
         _add(part.all, step, part.all.activities)
         part.all.last = step
-        if activity.seconds is not None and not activity.in_step:
+        if activity.seconds is not None and isfinite(activity.seconds) and not activity.in_step:
             part.all.lost_s += activity.seconds
             if activity.seconds > 0:
                 part.compare(step, activity.seconds, usual_step_s)

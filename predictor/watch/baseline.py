@@ -11,6 +11,7 @@ from predictor.watch.robust import ROUNDED_DIFFERENCE, long_run_factor, midmean,
 WINDOW = 128  # steps that the usual step is estimated from
 LONGEST_KINDS = 6  # a pattern of step kinds (short, long, short, long …) repeats within so many steps
 _REFRESH = 8  # steps between two estimates
+_PATTERNS = 4  # estimates between two searches for a pattern of kinds
 _PER_KIND = 4  # steps of each kind that a pattern needs
 _LEAST_SIGMA = 1e-3  # relative; below it clocks and timers decide
 _BY_KIND = 0.5  # a pattern of kinds must halve the spread
@@ -23,16 +24,16 @@ class Baseline:
         period: kinds of step alternate with it; 1: all steps are alike.
         levels: log seconds by ``number % period``.
         sigma: standard deviation around the level, widened for autocorrelation.
-        noise: relative standard deviation, as it is.
+        noise: relative standard deviation; at least what rounding adds.
         unit_s: to which the times are rounded; 0: not seen.
     """
 
-    __slots__ = ("_fresh", "_steps", "levels", "noise", "period", "sigma", "slowest", "unit_s")
+    __slots__ = ("_estimates", "_fresh", "_steps", "levels", "noise", "period", "sigma", "slowest", "unit_s")
 
     def __init__(self, steps: Iterable[tuple[int, float]]) -> None:
         """Begin with usual steps: number and log seconds."""
         self._steps: deque[tuple[int, float]] = deque(steps, maxlen=WINDOW)
-        self._fresh = 0
+        self._fresh = self._estimates = 0
         self.period = 1
         self.unit_s = 0.0
         self.levels: list[float] = []
@@ -71,16 +72,32 @@ class Baseline:
     def _estimate(self) -> None:
         self._fresh = 0
         steps = list(self._steps)
-        self.period, self.levels = _kinds(steps)
+        if not self.levels or self._estimates % _PATTERNS == 0:
+            self.period, self.levels = _kinds(steps)
+        else:
+            self.levels = _levels(steps, self.period)
+        self._estimates += 1
         residuals = [value - self.levels[number % self.period] for number, value in steps]
         self.slowest = max(self.levels)
         self.unit_s = rounding([exp(value) for _, value in steps])
         floor = max(_LEAST_SIGMA, ROUNDED_DIFFERENCE * self.unit_s / exp(min(self.levels)))
-        self.noise = spread(residuals, 0.0)
+        self.noise = max(spread(residuals, 0.0), floor)
         # A median of few values is uncertain: its standard error widens what counts as usual.
-        sigma = max(self.noise, floor) * sqrt(1 + 2 * self.period / len(steps))
+        sigma = self.noise * sqrt(1 + 2 * self.period / len(steps))
         limit = 3 * sigma
         self.sigma = sigma * long_run_factor([min(max(value, -limit), limit) for value in residuals])
+
+
+def _by_kind(steps: Sequence[tuple[int, float]], period: int) -> list[list[float]]:
+    by_kind: list[list[float]] = [[] for _ in range(period)]
+    for number, value in steps:
+        by_kind[number % period].append(value)
+    return by_kind
+
+
+def _levels(steps: Sequence[tuple[int, float]], period: int) -> list[float]:
+    """Return the level of each kind; of a kind without steps that of all."""
+    return [midmean(kind or [value for _, value in steps]) for kind in _by_kind(steps, period)]
 
 
 def _kinds(steps: Sequence[tuple[int, float]]) -> tuple[int, list[float]]:
@@ -89,12 +106,9 @@ def _kinds(steps: Sequence[tuple[int, float]]) -> tuple[int, list[float]]:
     best = (1, [midmean(values)])
     least = spread(values, best[1][0])
     for period in range(2, min(LONGEST_KINDS, len(steps) // _PER_KIND) + 1):
-        by_kind: list[list[float]] = [[] for _ in range(period)]
-        for number, value in steps:
-            by_kind[number % period].append(value)
-        if min(map(len, by_kind)) < _PER_KIND - 1:
+        if min(map(len, _by_kind(steps, period))) < _PER_KIND - 1:
             continue
-        levels = [midmean(kind) for kind in by_kind]
+        levels = _levels(steps, period)
         rest = spread([value - levels[number % period] for number, value in steps], 0.0)
         if rest < _BY_KIND * least - 1e-4:
             best, least = (period, levels), rest

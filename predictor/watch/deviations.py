@@ -8,6 +8,7 @@ from math import log2
 from statistics import median
 
 from predictor.watch.activities import Activities
+from predictor.watch.assembly import BESIDE_STEPS
 from predictor.watch.baseline import WINDOW, log_seconds
 from predictor.watch.calibration import calibrated, is_within, needed_parts
 from predictor.watch.detector import Detector, Label, Outcome, Shift
@@ -44,6 +45,7 @@ class Deviations:
         self._recent: deque[tuple[Observation, float]] = deque()
         self._suspects: list[tuple[Observation, float]] = []
         self._drifting: Record | None = None
+        self._early: Profile | None = None  # usual steps at the beginning of the present level
         self._masked = 0.0
         self._observed = self._steps = 0
         self._sizes: Counter[int] = Counter()  # slow steps by log2 of their extra time over a usual step
@@ -99,16 +101,23 @@ class Deviations:
             last.shift = replace(
                 last.shift, after_s=baseline.seconds, after_noise=baseline.noise, after_gap_s=baseline.gap_s
             )
-        value = log_seconds(observation.seconds) - baseline.level(observation.number) + log_seconds(baseline.seconds)
         if self._drifting is not None:
             self._drifting.add(observation, observation.seconds - self._drifting.level_s)
-        if self.drift.add(observation.number, value) and self._drifting is None:
-            trend = self.drift.trend()
-            if trend is not None:
-                self._drifting = Record(
-                    ChangeKind.DRIFT, trend.first, trend.level_s, self.usual.copy(), from_start=trend.from_start
-                )
-                self._drifting.add(observation, trend.lost_s)
+        kind = baseline.level(observation.number) - log_seconds(baseline.seconds)
+        if self.drift.add(observation.number, log_seconds(observation.seconds) - kind):
+            self._seek_drift(observation)
+
+    def _seek_drift(self, observation: Observation) -> None:
+        """Look for a drift, at the end of a block."""
+        self._early = self._early or self.usual.copy()
+        trend = self.drift.trend() if self._drifting is None else None
+        if trend is None:
+            return
+        record = Record(ChangeKind.DRIFT, trend.first, trend.level_s, self._early, from_start=trend.from_start)
+        record.add(observation, 0.0)
+        record.steps = record.occurrences = trend.steps * observation.steps
+        record.lost_s = trend.lost_s * observation.steps
+        self._drifting = record
 
     def _levels_add(self, observation: Observation, counts: bool = True) -> None:
         """Add a step to the changes of level that go on; the last one takes what is above the ones before."""
@@ -145,6 +154,8 @@ class Deviations:
 
     def take_activity(self, activity: Activity) -> None:
         """Take work beside steps."""
+        if activity.part not in BESIDE_STEPS:
+            return
         step = activity.step if activity.step is not None else (self._recent[-1][0].number if self._recent else 0)
         self._activities.take(activity, step, self.usual_s or 0.0, self.usual)
 
@@ -184,7 +195,8 @@ class Deviations:
         affected = [pair for pair in (*self._recent, *self._suspects) if pair[0].number >= shift.first]
         for observation, _ in self._recent:
             if observation.number < shift.first:
-                self._settle(observation)
+                self.usual.add(observation)
+                self._levels_add(observation)
         self._recent.clear()
         self._suspects = []
         for slow in self._slow.values():
@@ -224,6 +236,7 @@ class Deviations:
             self._drifting.last = step - 1
             self.levels.insert(max(len(self.levels) - 1, 0), self._drifting)
             self._drifting = None
+        self._early = None
         self.drift.restart()
 
     def restart(self, last: int, resumed: int, pause_s: float | None, moved: bool) -> None:
@@ -277,7 +290,8 @@ class Deviations:
         sharp = [record for record in self.levels if record.shift is not None and record.shift.sharp]
         for record in sharp:
             record.other_sizes_s = tuple(other.size_s for other in sharp if other is not record)
-        records = [*self._processes, *self._activities, *slow, *self.levels, *drift]
+        levels = [record for record in self.levels if record.is_worth_telling]
+        records = [*self._processes, *self._activities, *slow, *levels, *drift]
         found = [finding_of(record) for record in records if record.occurrences]
         found += [finding for finding in (self.whole(last), stalled) if finding is not None]
         return tuple(sorted(found, key=lambda finding: -finding.change.lost_s))

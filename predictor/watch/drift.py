@@ -19,11 +19,12 @@ _TREND = 4.3  # standard normal: one chance in 10⁵
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A drift: its first step, the level before it, seconds that it cost so far."""
+    """A drift: its first step, the level before it, seconds that it cost so far, its steps."""
 
     first: int
     level_s: float
     lost_s: float
+    steps: int
     from_start: bool
 
 
@@ -72,7 +73,9 @@ class Drift:
         below = [index for index, value in enumerate(values) if value <= level + log1p(MATERIAL) / 4]
         onset = below[-1] if below else 0
         lost = sum(exp(value) - exp(level) for value in values[onset:]) * self._size
-        return Trend(round(blocks[onset][0]), exp(level), lost, _is_usual(blocks, onset))
+        return Trend(
+            round(blocks[onset][0]), exp(level), lost, (len(blocks) - onset) * self._size, _is_usual(blocks, onset)
+        )
 
 
 def _is_usual(blocks: list[tuple[float, float]], onset: int) -> bool:

@@ -52,6 +52,7 @@ _NEAR_FULL = 0.92  # of the memory; PyTorch's allocator starts to flush its cach
 _RAMPS = (1.5, 2.0, 3.0, 4.0)  # of the work from stage to stage; smaller ones cannot be told from faults
 _SCALES = 0.75  # of a step grows with its work, at least; the rest is the optimizer and launches
 _LEAST_ERROR = 0.02
+_LEAST_NOISE = 0.01  # relative spread that is small on any level
 _SETTLED = 32  # steps after which the spread of a new level is known
 _SAME_SIZE = 0.08
 _COMPUTE = (FORWARD, BACKWARD, OPTIMIZER)
@@ -189,7 +190,7 @@ def _switches(record: Record) -> Sign | None:
         return None
     text = f"Involuntary context switches: {now:.1f} a step after {before:.1f}"
     # Counts scale with time: a longer step alone has more of them. Poisson noise of the counts: 3 standard deviations.
-    scaled = before * record.affected.run[SECONDS] / max(record.usual.run.get(SECONDS, 1.0), 1e-9)
+    scaled = before * record.affected.run.get(SECONDS, 0.0) / max(record.usual.run.get(SECONDS, 1.0), 1e-9)
     noise = 3 * (max(scaled, 1.0) / max(record.affected.count, 1)) ** 0.5
     return Sign("switches", "yes" if now > 2 * scaled + noise else "no", text)
 
@@ -231,17 +232,15 @@ def _memory_grows(record: Record) -> Sign | None:
 
 def _workload(record: Record) -> Sign | None:
     """Whether tokens, samples or the sequence of a step changed with its time."""
-    if SECONDS not in record.affected.run:  # an activity or a restart without a step beside it yet
-        return None
-    grown = record.affected.run[SECONDS] / max(record.usual.run.get(SECONDS, record.level_s), 1e-9)
+    grown = extra_of(record)
     stated = False
     for name, text in ((TOKENS, "Tokens of a step"), (SAMPLES, "Samples of a step"), (SEQUENCE, "Sequence length")):
         now, before = record.affected.run.get(name), record.usual.run.get(name)
         if not now or not before:
             continue
         stated = True
-        if abs(log(now / before)) > 0.005 and (now > before) == (grown > 1):
-            sentence = f"{text}: {before:,.0f} → {now:,.0f} (× {now / before:.2f}) with the step (× {grown:.2f})"
+        if abs(log(now / before)) > 0.005 and (now > before) == (grown > 0):
+            sentence = f"{text}: {before:,.0f} → {now:,.0f} (× {now / before:.2f}) with the step (+ {duration(grown)})"
             return Sign("workload", "grew", sentence)
     return Sign("workload", "same", "Tokens, samples and sequence length stayed") if stated else None
 
@@ -317,7 +316,7 @@ def _shape(record: Record) -> Sign | None:
     if not any(_SCALES * (ramp - 1) <= grown - 1 <= ramp - 1 + _LEAST_ERROR for ramp in _RAMPS):
         return None
     settled = record.occurrences >= _SETTLED
-    if settled and shift.after_noise > 2 * max(shift.before_noise, 0.01):
+    if settled and shift.after_noise > 2 * max(shift.before_noise, _LEAST_NOISE):
         return None
     text = f"Complete within a step or two, × {grown:.2f}"
     text += ", relative spread no larger" if settled else ""

@@ -116,7 +116,7 @@ def facts_of(step: Step, before: Mapping[str, float]) -> dict[str, float]:
 
 
 def join_ranks(ranks: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
-    """Return the run's facts of its ranks: parts and waiting for a CPU of the busiest, else the largest."""
+    """Return the run's facts of its ranks: parts and waiting for a CPU of the busiest rank, the largest of the rest."""
     if not ranks:
         return {}
     busiest = max(ranks, key=lambda rank: own_seconds(ranks[rank]))

@@ -127,3 +127,8 @@ class Record:
         if self.shift is not None and self.last is None:
             return self.size_s >= MATERIAL * self.shift.before_s
         return self.kind in (ChangeKind.WHOLE, ChangeKind.STALL) or self.is_material
+
+    @property
+    def is_worth_telling(self) -> bool:
+        """Whether a change of level matters by its size, or cost something before it was over."""
+        return self.shift is None or self.size_s >= MATERIAL * self.shift.before_s or self.is_material
