@@ -150,6 +150,7 @@ class System(HardwareModel):
     host_memory_gb_per_s: Quantity | None = Field(
         default=None, description="of one node's CPUs together; absent: see host_memory.yaml"
     )
+    host_memory_gib: Quantity | None = Field(default=None, description="of one node; absent: see host_capacity.yaml")
     reference_us: dict[int, Quantity] | None = Field(
         default=None, description="reference kernel while operators and collectives were measured, by processes at once"
     )

@@ -18,6 +18,7 @@ RANGES = {
     "inter_node_gb_per_s": (1e-3, 1e6),
     "host_gb_per_s": (1e-3, 1e6),
     "host_memory_gb_per_s": (1e-3, 1e6),
+    "host_memory_gib": (1e-3, 1e6),
     "launch_forward_us": (1e-1, 1e4),
     "launch_backward_us": (1e-1, 1e4),
 }

@@ -14,7 +14,7 @@ from predictor.core.costs.published import CARD, PublishedSystem
 from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import prediction_bill
 from predictor.core.report.goodput import goodput_notes
-from predictor.core.report.host_notes import host_notes
+from predictor.core.report.host_notes import host_memory_notes, host_notes
 from predictor.core.report.layout_notes import straddling_notes
 from predictor.core.report.not_modelled import not_modelled_entry
 from predictor.core.report.slowest import slowest_rank
@@ -56,7 +56,8 @@ def named(answer: Answer) -> str:
 def notes(prediction: Prediction, loaded: Loaded, answered: list[Answer]) -> list[str]:
     """Return the caveats of a prediction, a sentence each, those of its configuration first."""
     run, system, step = loaded.run, loaded.system, prediction.step
-    said = [*loaded.notes, *_memory_notes(prediction, system)]
+    memory = [*_memory_notes(prediction, system), *host_memory_notes(prediction.tasks, run, system.hardware)]
+    said = [*loaded.notes, *memory]
     if step.high_us > WIDE_FACTOR * step.low_us:
         widest = max(answered, key=lambda answer: answer.width_us)
         waits = prediction.host.high_us - prediction.host.low_us

@@ -84,6 +84,8 @@ def question_of(config: ExperimentConfig, base: Path) -> str:
         values = getattr(config, section)
         if values is not None:
             content[section] = {key: getattr(values, key) for key in keys}
+    if "slurm" in content:
+        content["slurm"]["ntasks_per_node"] = config.processes_per_node
     asked = content.get("prediction", {})
     path, system = asked.get("config"), asked.get("system")
     if isinstance(path, str):

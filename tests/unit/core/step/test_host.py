@@ -169,7 +169,7 @@ def test_work_beside_launches_is_the_softwares() -> None:
     plain = host_stacks().stacks["plain"].layer
     engine = replace(RUN, framework=Framework.MEGATRON_LM, precision="bf16")
     assert layer_work(replace(RUN, framework=None)) == plain
-    assert layer_work(replace(engine, precision="fp16")) == plain
+    assert layer_work(replace(engine, precision="fp16")) == host_stacks().stacks["megatron_local"].layer
     assert layer_work(engine) == host_stacks().stacks["megatron_te"].layer
     sharded = replace(RUN, framework=Framework.TORCHTITAN, zero_stage=3)
     assert layer_work(sharded)[0] == plain[0] + host_stacks().fsdp2.layer[0]

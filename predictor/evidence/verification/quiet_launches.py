@@ -17,7 +17,7 @@ AGAIN = ".again"  # behind the name of a launch's folder: a repetition that is n
 
 
 @dataclass(slots=True)
-class Watch:
+class QuietLaunches:
     """Times the reference kernel beside launches, and repeats those during which the machine was busy.
 
     Attributes:
@@ -69,12 +69,12 @@ class Watch:
     def _launch(self, configuration: Configured, config: Path, place: Path) -> Reference | None:
         """Run once; return the reference kernel beside it, None where it is not known or nothing to compare with."""
         ranks = configuration.num_gpus
-        is_watched = configuration.workload.system.hardware.reference_us is not None
-        before = (self.known.get(ranks) or self._time(ranks)) if is_watched else None
+        has_reference = configuration.workload.system.hardware.reference_us is not None
+        before = (self.known.get(ranks) or self._time(ranks)) if has_reference else None
         (place / FILE).unlink(missing_ok=True)  # of an earlier launch
         launch(self.runner, configuration.workload.program.module, config, place, ranks)
         read_measured_run(place)
-        after = self._time(ranks) if is_watched else None
+        after = self._time(ranks) if has_reference else None
         self.known = {} if after is None else {ranks: after}
         if before is None or after is None:
             return None
