@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from predictor.core.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
 from predictor.core.timeline.schedules import SCHEDULES
-from predictor.core.workload.low_precision_memory import cast_weights
+from predictor.core.workload.low_precision import cast_weights
 from predictor.core.workload.pipeline import Pipeline, Stage
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.software import ON_DEEPSPEED

@@ -13,8 +13,7 @@ from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.host import launch_us, waiting_us
 from predictor.core.step.overlap import added_us
 from predictor.core.step.stages import ChunkTime, time_block
-from predictor.core.step.task_times import contention_slowdown
-from predictor.core.step.update import time_update
+from predictor.core.step.task_times import contention_slowdown, time_update
 from predictor.core.timeline.bound import lower_bound
 from predictor.core.timeline.replay import replay
 from predictor.core.timeline.schedules import SCHEDULES

@@ -1,4 +1,4 @@
-"""Host work of software stacks, in launches: what Python, modules, autograd and hooks cost beside launches of kernels.
+"""Host work of software stacks, in launches: Python, modules, autograd and hooks beside the kernel launches.
 
 ``host_stacks.yaml`` has the counts and how each was made. The stack of a run is its framework's; Megatron-LM's modules
 are Transformer Engine's where it trains in bf16, as today's defaults are (``frameworks.py``), else its own.

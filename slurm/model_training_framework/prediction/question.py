@@ -1,4 +1,4 @@
-"""An experiment as a question to the predictor: only what changes the answer, so that a grid asks each once."""
+"""An experiment as a question to the predictor, without its irrelevant keys, so that a grid asks each once."""
 
 from __future__ import annotations
 

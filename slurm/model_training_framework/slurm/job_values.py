@@ -1,4 +1,4 @@
-"""What a job script is filled in with: an experiment's configuration as options of sbatch and as shell code."""
+"""Values of a job script: an experiment's configuration as options of sbatch and as shell code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn an experiment into what sbatch gets, and tell which experiments of a batch are still to be submitted."""
+"""Turn experiments into sbatch's inputs, and select those of a batch that are still to be submitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trainer is told, apart from the model and its data."""
+"""Configuration of a trainer, apart from the model and its data."""
 
 from __future__ import annotations
 

@@ -13,12 +13,12 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.hardware.host_processor import UNKNOWN, host_of, processors
 from predictor.core.plan.loading import prepare
-from predictor.core.report.host_notes import host_notes
+from predictor.core.report.json_document import host_notes
 from predictor.core.schema.host_section import HostSection, on_host
 from predictor.core.step.host import launch_cost, lead, waiting
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.step.stages import time_block
-from predictor.core.step.update import time_update
+from predictor.core.step.task_times import time_update
 from predictor.core.workload.host_stack import host_stacks, layer_work, slowdown
 from predictor.core.workload.software import Framework
 from predictor.core.workload.stage_end import stage_end

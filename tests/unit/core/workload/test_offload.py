@@ -18,7 +18,7 @@ from predictor.core.costs.operator import Direction
 from predictor.core.hardware.hardware import Quantity
 from predictor.core.hardware.host_memory import host_memory_gib
 from predictor.core.plan.loading import prepare
-from predictor.core.report.host_notes import host_memory_notes
+from predictor.core.report.json_document import host_memory_notes
 from predictor.core.step.breakdown import stage_parts
 from predictor.core.step.host_memory import node_host_bytes
 from predictor.core.step.memory import GIB, StageMemory, step_memory
@@ -26,7 +26,7 @@ from predictor.core.step.prediction import Prediction, predict
 from predictor.core.step.spans import step_graph, step_trace
 from predictor.core.timeline.graph import replay_graph
 from predictor.core.timeline.pipeline import Stream
-from predictor.core.workload.offload_modules import inputs_of_modules
+from predictor.core.workload.offload import inputs_of_modules
 from predictor.core.workload.tasks import Part
 
 RUN = {"system": "H100", "model": "llama3-8b", "training": {"micro_batch_size": 1, "num_micro_batches": 1}}
