@@ -63,9 +63,9 @@ LAUNCHER_ROOMS: dict[str, set[str]] = {
     "slurm": {"config", "utils"},
     "health": set(),
     "trainer": {"config", "health", "utils"},
-    "outlooks": {"config", "prediction", "slurm", "utils"},
-    "core": {"config", "outlooks", "slurm", "utils"},
-    "commands": {"config", "core", "slurm", "utils"},
+    "core": {"config", "prediction", "slurm", "utils"},
+    "run_health": set(),
+    "commands": {"config", "core", "run_health", "slurm", "utils"},
     "__main__": {"commands", "config", "slurm", "utils"},
     "__init__": {"config", "core"},
 }
