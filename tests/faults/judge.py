@@ -7,34 +7,22 @@ import heapq
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from predictor.watch.events import Activity, End, Event, Start, Step
+from predictor.watch.events import Event, Start, Step
 from predictor.watch.health import ChangeKind, Finding, Health
 from predictor.watch.monitor import Monitor
+from predictor.watch.readers.records import event_of
 from tests.faults.truth import CAUSES, TRUTH, Fault, Kind
 
 WITHIN = 20  # steps, in which a fault is to be detected
 EARLY = 3  # steps before the fault at which its change may be dated
-EVENTS = {"step": Step, "activity": Activity, "start": Start, "end": End}
 REPEATED = 36  # steps that a restarted run may have been ahead of its last checkpoint and its last lines
 EXPECTED = (Kind.BATCH, Kind.RESTART)  # that the monitor rightly takes for no alarm
 CONTENDED = 0.5  # cores that others took, from which contention in a healthy run is true
-
-
-def event_of(line: str) -> Event:
-    """Return the event of a line of telemetry."""
-    values = json.loads(line)
-    kind = EVENTS[values.pop("event")]
-    names = {one.name for one in fields(kind)}
-    known = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in values.items() if name in names
-    }
-    event: Event = kind(**known)
-    return event
 
 
 def events_of(folder: Path) -> Iterator[Event]:
@@ -42,8 +30,8 @@ def events_of(folder: Path) -> Iterator[Event]:
     ranks = []
     for path in sorted(folder.glob("rank-*.jsonl.gz")):
         with gzip.open(path, "rt") as lines:
-            ranks.append([event_of(line) for line in lines])
-    yield from heapq.merge(*ranks, key=lambda event: event.at or 0.0)
+            ranks.append([event for line in lines if (event := event_of(json.loads(line))) is not None])
+    yield from heapq.merge(*ranks, key=lambda event: getattr(event, "at", None) or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
