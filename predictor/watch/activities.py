@@ -66,6 +66,7 @@ class Activities:
             part = self._parts[activity.part] = _Part(record)
         if part.all.numbers and part.all.numbers[-1] == step:  # another rank's
             return
+        part.all.level_s = part.all.level_s or usual_step_s  # the first may come before it is known
         part.all.activities[activity.part] += 1
         _add(part.all, step, part.all.activities)
         part.all.last = step
