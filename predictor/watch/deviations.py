@@ -38,6 +38,7 @@ class Deviations:
         changes = [finding.change for finding in against.findings] if against is not None else []
         self._planned = [change for change in changes if change.kind is ChangeKind.JUMP]
         self.expected = expected
+        self.hosts: tuple[str, ...] = ()
         self.usual = usual_profile()
         self.detector = Detector()
         self.drift = Drift()
@@ -302,6 +303,9 @@ class Deviations:
                 after = record.shift.before_s
         levels = [record for record in self.levels if record.is_worth_telling]
         records = [*self._processes, *self._activities, *slow, *levels, *drift]
+        for record in records:
+            record.hosts = self.hosts
+            record.level_s = record.level_s or self.usual_s or 0.0  # of an activity before the usual step was known
         found = [finding_of(record) for record in records if record.occurrences]
         found += [finding for finding in (self.whole(last), stalled) if finding is not None]
         return tuple(sorted(found, key=lambda finding: -finding.change.lost_s))

@@ -18,6 +18,7 @@ from predictor.watch.events import (
     INVOLUNTARY_SWITCHES,
     RUN_QUEUE_SECONDS,
     THROTTLED_SECONDS,
+    Start,
 )
 from predictor.watch.explain import NOT_EXPLAINED, causes, explain
 from predictor.watch.health import ChangeKind
@@ -75,6 +76,14 @@ def test_fault_of_a_run_with_parts_by_rank_is_named_first(cause: str, num_ranks:
     assert first.belief > 0.4
     assert first.evidence
     assert sum(item.belief for item in findings[0].explanations) == pytest.approx(1, abs=0.15)
+
+
+def test_ranks_of_one_host_are_a_slow_node() -> None:
+    events = list(ranks(ONSET + 60, lambda n, r: {FORWARD: 0.05} if _from(n) and r >= 2 else {}, 4))
+    events[0] = Start(world_size=4, hosts=("node1", "node2"))
+    (finding,) = [finding for finding in watch(events).findings if not finding.is_expected]
+    assert finding.explanations[0].cause == "slow_node"
+    assert any("node2" in sentence for sentence in finding.explanations[0].evidence)
 
 
 def test_jump_of_times_alone_is_not_explained() -> None:
