@@ -11,19 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from math import exp, log, log1p
+from math import exp, log, log1p, sqrt
 from statistics import median
 
 from predictor.watch.baseline import Baseline, log_seconds
 from predictor.watch.robust import cusum_limit, midmean
 
-MATERIAL = 0.03  # of the time: what repeated measurements of one kernel on data-centre GPUs differ by (docs/watch.md)
+# Of the time. Repeated measurements of one kernel's shape on A100 differ by 3 % (the operator tables of Perlmutter).
+MATERIAL = 0.03
 STEPS_BETWEEN_FALSE_ALARMS = 1e5
 FIRST_STEPS = 16  # before the usual step is known
 _HAMPEL = 5.0  # standard deviations; the tail of real steps is heavier than a normal one
 _LAG = 12  # steps wait so long before they join the baseline
 _CONFIRM, _GIVE_UP = 8, 20  # steps after a suspected change of level
 _LATEST = 6  # of them tell the new level
+_RAMP = 0.2  # of a change between both halves of its steps
 _AGREE = 0.75  # of them on its side
 _LEAST_LIMIT = 6.0  # with steps winsorised at 3 above the reference: three in a row
 
@@ -181,7 +183,7 @@ class Detector:
             if back or late:
                 self._give_up()
         elif len(after) >= _CONFIRM and sum(move > latest / 2 for move in after) >= _AGREE * len(after):
-            steady = abs(midmean(after) - latest) < max(latest / 4, 3 * self.baseline.sigma / _LATEST**0.5)
+            steady = _is_steady(after, self.baseline.sigma)
             if steady or late:
                 outcome.shift = self._shifted(onset, steady)
         elif late:
@@ -217,3 +219,10 @@ class Detector:
 def _onset(moved: Sequence[float], half: float) -> int:
     """Return the first of two neighbours that have moved by half of a change."""
     return next((at for at, (one, two) in enumerate(pairwise(moved)) if one > half and two > half), len(moved))
+
+
+def _is_steady(moved: Sequence[float], sigma: float) -> bool:
+    """Whether the later half of some steps lies where the earlier half does: a change of level, not a ramp."""
+    half = len(moved) // 2
+    rise = midmean(moved[half:]) - midmean(moved[:half])
+    return abs(rise) < max(_RAMP * abs(midmean(moved)), 3 * sigma * sqrt(2 / half))

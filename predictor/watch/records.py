@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from predictor.watch.detector import MATERIAL, Shift
@@ -10,6 +11,7 @@ from predictor.watch.health import Change, ChangeKind
 from predictor.watch.observations import MEMORY_SHARE, Observation, Profile
 
 HORIZON = 1000  # steps over which the cost of isolated slow steps is judged
+_SAME_STEP = 8  # steps within which two runs change their level at the same step
 _RECENT = 64  # slow steps whose distances are known
 
 
@@ -24,8 +26,12 @@ class Record:
         frequent: its slow steps are too frequent for a healthy run.
         shift: the change of level.
         other_sizes_s: of the other sharp changes of level of the run.
+        hosts: of the ranks, as many to each.
+        planned: the same change of the run that this one is compared with.
         activities: of its steps, by part: number of steps.
         from_start: a drift that began with the segment.
+        grows_on: a change of level whose level went on growing by more than its size, without a further change: a
+            stage of a growth by which the whole run goes (an attention window that widens, say).
         first_steps: of a process.
         hosts_changed: of a restart; ``restarted``: what the log says about it.
         is_stated: work between steps that the log states with its time; ``is_longer``: it takes longer than it did.
@@ -45,8 +51,11 @@ class Record:
     frequent: bool = False
     shift: Shift | None = None
     other_sizes_s: tuple[float, ...] = ()
+    planned: Change | None = None
+    hosts: tuple[str, ...] = ()
     activities: Counter[str] = field(default_factory=Counter)
     from_start: bool = False
+    grows_on: bool = False
     first_steps: bool = False
     hosts_changed: bool = False
     restarted: str = ""
@@ -67,6 +76,12 @@ class Record:
         self.activities.update(observation.activities)
         self.numbers.append(observation.number)
         self.latest.append((observation.number, extra_s * observation.steps, observation.steps))
+
+    def go_on(self, steps: int, extra_s: float) -> None:
+        """Count steps that the deviation costs as much as before."""
+        self.occurrences += 1
+        self.steps += steps
+        self.lost_s += extra_s * steps
 
     def remove(self, number: int) -> bool:
         """Take a recent step out again; whether it was there."""
@@ -100,6 +115,20 @@ class Record:
             self.kind, self.first, self.last, self.level_s, extra, self.lost_s, max(self.occurrences, 1), self.period
         )  # fmt: skip
 
+    def host_of(self, ranks: Sequence[int]) -> str:
+        """Return the host that some ranks share with no other rank; "" where there is none."""
+        each = len(self.affected.ranks) // len(self.hosts) if self.hosts else 0
+        if not each or len(self.hosts) < 2 or len(ranks) != each or len({rank // each for rank in ranks}) > 1:
+            return ""
+        return self.hosts[min(ranks[0] // each, len(self.hosts) - 1)]
+
+    def is_like(self, other: Change) -> bool:
+        """Whether another run changed its level at the same step, by the same factor."""
+        if self.shift is None or other.level_s <= 0 or self.shift.before_s <= 0:
+            return False
+        factor = (1 + other.extra_s / other.level_s) / (self.shift.after_s / self.shift.before_s)
+        return abs(self.first - other.first_step) <= _SAME_STEP and abs(factor - 1) < MATERIAL
+
     @property
     def size_s(self) -> float:
         """Return the size of a change of level."""
@@ -125,7 +154,7 @@ class Record:
         if self.kind is ChangeKind.DRIFT and self.shift is None:
             return not self.from_start
         if self.shift is not None and self.last is None:
-            return self.size_s >= MATERIAL * self.shift.before_s
+            return self.size_s >= MATERIAL * self.shift.before_s and not self.grows_on
         return self.kind in (ChangeKind.WHOLE, ChangeKind.STALL) or self.is_material
 
     @property

@@ -75,11 +75,6 @@ class TrainingLoop(ABC):
         return self.ranks.rank
 
     @property
-    def num_data_ranks(self) -> int:
-        """Return over how many ranks the samples of a step are shared out."""
-        return self.ranks.world_size
-
-    @property
     def random_rank(self) -> int:
         """Return which random numbers training draws on this rank: ranks with the same draw alike."""
         return self.ranks.rank

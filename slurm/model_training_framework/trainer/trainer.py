@@ -87,6 +87,11 @@ class GenericTrainer(Resuming):
         self._last_saved: tuple[int, TrainerPhase] | None = None
         self._holds_folders = False
 
+    @property
+    def num_data_ranks(self) -> int:
+        """Return over how many ranks the samples of a step are shared out."""
+        return self.ranks.world_size
+
     def add_callback(self, callback: TrainingCallback) -> None:
         """Add a callback; hooks are called in the order of adding."""
         self.callbacks.add(callback)

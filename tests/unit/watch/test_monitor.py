@@ -171,6 +171,15 @@ def test_restart_is_expected_and_its_repeated_steps_are_lost() -> None:
     assert finding.change.lost_s == pytest.approx(50 * 0.1, rel=0.05)
 
 
+def test_slower_nodes_after_a_restart_are_told() -> None:
+    before, after = list(steps(times(200))), list(steps([1.15 * value for value in times(100, 1)], first=201))
+    before[0], after[0] = Start(hosts=("node1", "node2")), Start(hosts=("node1", "node7"), resumed_step=200)
+    (finding,) = alarms(watch([*before, *after]))
+    assert finding.change.kind is ChangeKind.JUMP
+    assert finding.explanations[0].cause == "restart"
+    assert not alarms(watch([*before, after[0], *list(steps(times(100, 1), first=201))[1:]]))
+
+
 def test_silence_beyond_the_runs_own_pauses_is_a_stall() -> None:
     events = list(steps(times(100)))
     last = watch(events).last_at
@@ -211,6 +220,22 @@ def test_changed_tokens_explain_a_jump() -> None:
     assert any(finding.explanations[0].cause == "workload_changed" for finding in health.findings)
     same = [Step(n, value * (1 if n < 100 else 2), tokens=1e6) for n, value in enumerate(times(200))]
     assert kinds(watch(same)) == {ChangeKind.JUMP}
+
+
+def test_same_step_of_another_run_explains_a_jump() -> None:
+    seconds = [value * (1.0 if at < 150 else 1.2) for at, value in enumerate(times(300))]
+    other = watch(steps([value * (1.0 if at < 150 else 1.2) for at, value in enumerate(times(300, 9))]))
+    monitor = Monitor(against=other)
+    for event in steps(seconds):
+        monitor.take(event)
+    assert not alarms(monitor.health())
+    assert alarms(watch(steps(seconds)))
+
+
+def test_what_a_log_lacks_is_noted() -> None:
+    notes = watch(steps([round(value, 2) for value in times(100, sigma=0.1)])).notes
+    assert [note for note in notes if "rounds" in note and "10 ms" in note]
+    assert [note for note in notes if "no tokens" in note]
 
 
 def test_expected_step_is_calibrated_and_a_slow_run_is_told() -> None:
