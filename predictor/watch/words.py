@@ -97,7 +97,7 @@ def when(change: Change) -> str:
             return "no step for long"
         case ChangeKind.WHOLE:
             return "the whole run"
-    return f"{change.kind} {during}"
+    return f"{change.kind}{',' if last else ''} {during}"
 
 
 def extent(change: Change) -> str:

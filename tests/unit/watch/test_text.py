@@ -28,7 +28,15 @@ def test_a_finding_has_its_evidence_what_tells_it_and_what_to_do() -> None:
     assert "to do: drain the node of rank 5" in text
     assert "  1%  not explained" not in text  # too improbable to list
     assert "every 100 steps, steps 100 to 600" in text
-    assert "healthy runs show this" in text
+    assert " 2  every 100 steps, steps 100 to 600: 3 s more than 1.64 s a step, 18 s lost: checkpoint (97%)" in text
+
+
+def test_the_same_advice_is_given_once_and_long_lists_are_cut() -> None:
+    text = render(replace(SLOWER, findings=(SLOW_RANK,) * 9 + (CHECKPOINTS,) * 8), [])
+    assert text.count("to do: drain the node") == 1
+    assert text.count("84%  one slow rank") == 6
+    assert text.count("checkpoint (97%)") == 6
+    assert "and 5 more; --json lists all" in text
 
 
 def test_the_numbers_are_a_table_and_no_line_is_too_wide() -> None:
