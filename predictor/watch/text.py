@@ -30,7 +30,7 @@ KERNELS = {FORWARD: ("forward",), BACKWARD: ("recompute", "backward"), OPTIMIZER
 AS_EXPECTED = 0.005  # a smaller difference is none
 LISTED = 6  # findings of a kind; --json has all
 LISTED_CAUSES = 3
-ADVICE = "    "
+ADVICE = "    to "
 LEAST_BELIEF = 0.02  # of a cause that is listed behind the first
 
 
@@ -107,8 +107,8 @@ def _in_detail(number: int, finding: Finding) -> list[str]:
         lines.append(f"    {cause.belief:4.0%}  {cause.title}{evidence}")
     first = finding.explanations[0]
     if first.distinguish and len(finding.explanations) > 1:
-        lines.append(f"{ADVICE}to tell: {first.distinguish}")
-    return [*lines, f"{ADVICE}to do: {first.remedy}"] if first.remedy else lines
+        lines.append(f"{ADVICE}tell: {first.distinguish}")
+    return [*lines, f"{ADVICE}do: {first.remedy}"] if first.remedy else lines
 
 
 def finding_lines(findings: Sequence[Finding], width: int) -> list[str]:
