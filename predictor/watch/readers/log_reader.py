@@ -43,14 +43,17 @@ class LogReader:
         self._tracker = tracker
         self._rank = rank
         self._clock = prefix.Clock()
-        rules = (*log_format.rules, *messages.RULES)
-        words = [*log_format.words, *(rule.word for rule in rules)]
-        self._actions: list[Action] = [self._of_step(log_format.extract())] * len(log_format.words)
-        self._actions += map(self._of_rule, rules)
+        by_word: dict[str, list[Action]] = {word: [] for word in log_format.words}
+        step = self._of_step(log_format.extract())
+        for actions in by_word.values():
+            actions.append(step)
+        for rule in (*log_format.rules, *messages.RULES):
+            by_word.setdefault(rule.word, []).append(self._of_rule(rule))
+        self._actions = list(by_word.values())
         if log_format.of_member is not None:
-            self._actions += [self._of_member(log_format.of_member())] * len(log_format.members)
+            self._actions += [[self._of_member(log_format.of_member())]] * len(log_format.members)
         self._lines = LineFinder(
-            [word.encode() for word in words],
+            [word.encode() for word in by_word],
             guarded=[word.encode() for word in log_format.members],
             guard=log_format.guard.encode(),
         )
@@ -74,7 +77,9 @@ class LogReader:
     def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         actions = self._actions
         for line, index in lines:
-            yield from actions[index](prefix.COLOUR.sub(b"", line) if b"\x1b" in line else line)
+            plain = prefix.COLOUR.sub(b"", line) if b"\x1b" in line else line
+            for act in actions[index]:
+                yield from act(plain)
 
     def _rank_of(self, line: bytes) -> int | None:
         found = prefix.rank(line)
@@ -91,16 +96,14 @@ class LogReader:
             if self._before:
                 values, self._before = self._before | values, {}
             at, rank = values.pop(names.AT, None), values.pop(names.RANK, None)
-            step = _Held(
-                values,
-                self._clock.at(line) if at is None else at,
-                self._rank_of(line) if rank is None else int(rank),
-            )
             self._latest = ""
-            if not self._holds:
-                return [*events, *self._step(step)]
-            self._held = step
-            return events
+            at = self._clock.at(line) if at is None else at
+            rank = self._rank_of(line) if rank is None else int(rank)
+            if self._holds:
+                self._held = _Held(values, at, rank)
+                return events
+            step = self._step(values, at, rank)
+            return [*events, *step] if events else step
 
         return act
 
@@ -168,14 +171,13 @@ class LogReader:
         if self._held is None:
             return ()
         held, self._held = self._held, None
-        return self._step(held)
+        return self._step(*held)
 
-    def _step(self, step: _Held) -> list[Event]:
-        values = step.values
+    def _step(self, values: Values, at: float | None, rank: int | None) -> list[Event]:
         if not isfinite(sum(values.values())):
             values = {name: value for name, value in values.items() if isfinite(value) or name == "loss"}
         count = values.pop(names.NUMBER, LARGEST_STEP)
-        return self._tracker.step(int(count), values, step.at, step.rank) if 0 <= count < LARGEST_STEP else []
+        return self._tracker.step(int(count), values, at, rank) if 0 <= count < LARGEST_STEP else []
 
 
 def _known(groups: Mapping[str, bytes | None], at: float | None) -> dict[str, object]:

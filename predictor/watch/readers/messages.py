@@ -15,15 +15,14 @@ from predictor.watch.readers.log_format import END, START, rule
 RULES = (
     rule(OUT_OF_MEMORY, "ut of memory"),
     rule(OUT_OF_MEMORY, "slurmstepd: error:", r"oom_kill event|OOM Killed"),
-    rule(RECOMPILED, "torch._dynamo hit", r"recompile_limit|cache_size_limit"),
-    rule(RECOMPILED, "Recompiling function"),
+    rule(RECOMPILED, "ecompil", r"Recompiling function|hit config\.recompile_limit|log all recompilation reasons"),
     rule(NETWORK, "NCCL WARN"),
     rule(NETWORK, "collective operation timeout"),  # ProcessGroupNCCL's watchdog
     rule(HARDWARE, "NVRM: Xid"),
     rule(HARDWARE, "ECC error"),
     rule(ERROR, "Traceback (most recent call last)"),
     # Slurm says why it ended a job, torchrun that it begins the ranks again.
-    rule(END, "CANCELLED AT", r"CANCELLED AT \S+(?: DUE TO (?P<state>[A-Z ]+?))? \*\*\*", says="CANCELLED"),
+    rule(END, "slurmstepd: error:", r"CANCELLED AT \S+(?: DUE TO (?P<state>[A-Z ]+?))? \*\*\*", says="CANCELLED"),
     rule(START, "orker group", r"(?:will restart|Restarting) worker group"),
     rule(START, "SLURM_JOB_NODELIST", r"SLURM_JOB_NODELIST['\"]?\s*[=:]\s*['\"]?(?P<hosts>[\w.,\[\]-]+)"),
 )

@@ -15,6 +15,7 @@ from predictor.watch.readers.lines import LineFinder
 from predictor.watch.readers.log_format import GROUPS, Values
 from predictor.watch.readers.names import EVALUATION_PREFIXES, LARGEST_STEP, NAMES, Meaning
 from predictor.watch.readers.prefix import Clock
+from predictor.watch.readers.progress_bar import clock_seconds
 from predictor.watch.readers.tracker import StepTracker
 
 LONGEST_RECORD = 1 << 20
@@ -104,6 +105,8 @@ class MetricRecords:
                 continue
             if _is_number(value) or (meaning.name == "loss" and isinstance(value, float)):
                 values[meaning.name] = float(value) * meaning.factor
+        if isinstance(elapsed := record.get("elapsed_time"), str) and _CLOCK.fullmatch(elapsed):
+            values[names.TRAIN_SECONDS] = clock_seconds(elapsed.encode())  # LLaMA-Factory's trainer_log.jsonl
         measured = values.keys() - {names.TARGET, names.CONSUMED_TOKENS, names.CONSUMED_SAMPLES}
         if not measured or record.get("phase") in ("validation", "eval"):
             if record.get("phase") in ("validation", "eval") or any(_is_evaluation(key) for key in record):
@@ -161,6 +164,7 @@ class JsonLines:
                 yield event
 
 
+_CLOCK = re.compile(r"\d{1,6}:\d\d:\d\d")
 _RANK_COLUMN = re.compile(r"rank[ _-]?(\d{1,6})(?:[ _-]?(ms|us|s|seconds))?")
 _UNITS = {"ms": 1e-3, "us": 1e-6}
 

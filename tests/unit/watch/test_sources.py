@@ -39,7 +39,7 @@ def test_a_live_log_is_followed(tmp_path: Path) -> None:
     assert poll(sources) == []
     assert "waiting" in sources[0].description
     path.write_text(log(1) + LINE[:9], encoding="utf-8")
-    sources[0]._looked_at = 0.0  # type: ignore[attr-defined]
+    sources[0]._look_at = 0.0  # type: ignore[attr-defined]
     assert numbers(poll(sources)) == [1]
     assert "nanoGPT" in sources[0].description
     with path.open("a", encoding="utf-8") as stream:
@@ -195,10 +195,10 @@ def test_files_that_appear_later_are_read(tmp_path: Path) -> None:
     sources = open_sources([tmp_path])
     assert poll(sources) == []
     (tmp_path / "train.log").write_text(log(1, 2), encoding="utf-8")
-    sources[0]._looked_at = 0.0  # type: ignore[attr-defined]
+    sources[0]._look_at = 0.0  # type: ignore[attr-defined]
     assert numbers(poll(sources)) == [1, 2]
     (tmp_path / "gpu.csv").write_text("index, temperature.gpu\n0, 71\n", encoding="utf-8")
-    sources[0]._looked_at = 0.0  # type: ignore[attr-defined]
+    sources[0]._look_at = 0.0  # type: ignore[attr-defined]
     assert [event.temperature_c for event in poll(sources) if isinstance(event, DeviceSample)] == [71.0]
 
 
