@@ -24,6 +24,7 @@ _HAMPEL = 5.0  # standard deviations; the tail of real steps is heavier than a n
 _LAG = 12  # steps wait so long before they join the baseline
 _CONFIRM, _GIVE_UP = 8, 20  # steps after a suspected change of level
 _LATEST = 6  # of them tell the new level
+_RAMP = 0.2  # of a change between both halves of its steps
 _AGREE = 0.75  # of them on its side
 _LEAST_LIMIT = 6.0  # with steps winsorised at 3 above the reference: three in a row
 
@@ -181,7 +182,7 @@ class Detector:
             if back or late:
                 self._give_up()
         elif len(after) >= _CONFIRM and sum(move > latest / 2 for move in after) >= _AGREE * len(after):
-            steady = abs(midmean(after) - latest) < max(latest / 4, 3 * self.baseline.sigma / _LATEST**0.5)
+            steady = _is_steady(after, self.baseline.sigma)
             if steady or late:
                 outcome.shift = self._shifted(onset, steady)
         elif late:
@@ -217,3 +218,10 @@ class Detector:
 def _onset(moved: Sequence[float], half: float) -> int:
     """Return the first of two neighbours that have moved by half of a change."""
     return next((at for at, (one, two) in enumerate(pairwise(moved)) if one > half and two > half), len(moved))
+
+
+def _is_steady(moved: Sequence[float], sigma: float) -> bool:
+    """Whether the later half of some steps lies where the earlier half does: a change of level, not a ramp."""
+    half = len(moved) // 2
+    rise = midmean(moved[half:]) - midmean(moved[:half])
+    return abs(rise) < max(_RAMP * abs(midmean(moved)), 3 * sigma * (2 / half) ** 0.5)

@@ -25,6 +25,8 @@ _CALIBRATED_BY = 50  # usual steps of the run
 _MOST_RECORDS = 48  # closed changes of level kept apart; the cheapest go first
 _SIZES = 12
 _AMONG_USUAL = 0.6  # of suspected steps: more of them slow may be a change of level
+_ALIKE = 4.0  # times: changes of level no more unlike may be one drift
+_LARGE = 0.1  # two sharp changes, the first as large, are two all the same
 _MERGE = 32  # steps within which changes of level in one direction are one drift
 
 
@@ -290,6 +292,11 @@ class Deviations:
         sharp = [record for record in self.levels if record.shift is not None and record.shift.sharp]
         for record in sharp:
             record.other_sizes_s = tuple(other.size_s for other in sharp if other is not record)
+        after = self.usual_s
+        for record in reversed(self.levels):
+            if record.last is None and record.shift is not None:
+                record.grows_on = after is not None and after - record.shift.after_s > record.size_s
+                after = record.shift.before_s
         levels = [record for record in self.levels if record.is_worth_telling]
         records = [*self._processes, *self._activities, *slow, *levels, *drift]
         found = [finding_of(record) for record in records if record.occurrences]
@@ -303,7 +310,7 @@ class Deviations:
 
 def _goes_on(record: Record, shift: Shift, unit: int) -> bool:
     """Whether a change of level follows an earlier one so soon, and is so large, that both are one drift."""
-    if record.shift is None or (record.shift.sharp and shift.sharp):
+    if record.shift is None or record.last is not None or record.seen < shift.first - _MERGE * unit:
         return False
-    soon = record.last is None and record.seen >= shift.first - _MERGE * unit
-    return soon and shift.after_s - shift.before_s > record.size_s / 4
+    stages = record.shift.sharp and shift.sharp and record.size_s > _LARGE * record.shift.before_s
+    return not stages and 1 / _ALIKE < (shift.after_s - shift.before_s) / record.size_s < _ALIKE

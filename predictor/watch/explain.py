@@ -128,5 +128,8 @@ def _evidence(cause: str, signs: Iterable[Sign]) -> tuple[str, ...]:
 def finding_of(record: Record) -> Finding:
     """Return the finding of a deviation."""
     explanations = explain(signs_of(record))
-    planned = causes().causes[explanations[0].cause].expected and not record.is_longer
-    return Finding(record.change, explanations, is_expected=planned or not record.is_alarm)
+    first = causes().causes[explanations[0].cause]
+    planned = first.expected and not record.is_longer
+    # A drift from the first steps on is usual as far as times tell; facts that speak for a fault tell more.
+    is_alarm = record.is_alarm or (record.from_start and explanations[0].cause != NOT_EXPLAINED)
+    return Finding(record.change, explanations, is_expected=planned or not is_alarm)

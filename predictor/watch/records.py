@@ -26,6 +26,8 @@ class Record:
         other_sizes_s: of the other sharp changes of level of the run.
         activities: of its steps, by part: number of steps.
         from_start: a drift that began with the segment.
+        grows_on: a change of level whose level went on growing by more than its size, without a further change: a
+            stage of a growth by which the whole run goes (an attention window that widens, say).
         first_steps: of a process.
         hosts_changed: of a restart; ``restarted``: what the log says about it.
         is_stated: work between steps that the log states with its time; ``is_longer``: it takes longer than it did.
@@ -47,6 +49,7 @@ class Record:
     other_sizes_s: tuple[float, ...] = ()
     activities: Counter[str] = field(default_factory=Counter)
     from_start: bool = False
+    grows_on: bool = False
     first_steps: bool = False
     hosts_changed: bool = False
     restarted: str = ""
@@ -125,7 +128,7 @@ class Record:
         if self.kind is ChangeKind.DRIFT and self.shift is None:
             return not self.from_start
         if self.shift is not None and self.last is None:
-            return self.size_s >= MATERIAL * self.shift.before_s
+            return self.size_s >= MATERIAL * self.shift.before_s and not self.grows_on
         return self.kind in (ChangeKind.WHOLE, ChangeKind.STALL) or self.is_material
 
     @property
