@@ -8,6 +8,7 @@ from predictor.core.base.text_table import text_table
 from predictor.core.base.words import counted
 from predictor.core.report.text import wrapped
 from predictor.watch.events import BACKWARD, FORWARD, OPTIMIZER
+from predictor.watch.explain import NOT_EXPLAINED
 from predictor.watch.health import Expected, Finding, Health, State
 from predictor.watch.words import (
     NOT_LOST_S,
@@ -94,7 +95,8 @@ def why(health: Health) -> str:
     lost = f", {lasting(first.change.lost_s)} lost" if first.change.lost_s >= NOT_LOST_S else ""
     more = f" {counted(len(found) - 1, 'other deviation')} below." if len(found) > 1 else ""
     title = cause.title[:1].upper() + cause.title[1:]
-    return f"{title} ({cause.belief:.0%} sure): {when(first.change)}{lost}.{more}{healthy}"
+    sure = "" if cause.cause == NOT_EXPLAINED else f" ({cause.belief:.0%} sure)"
+    return f"{title}{sure}: {when(first.change)}{lost}.{more}{healthy}"
 
 
 def _in_detail(number: int, finding: Finding) -> list[str]:

@@ -56,6 +56,11 @@ def test_a_run_without_configuration_is_judged_by_itself() -> None:
     assert answer(HEALTHY) == "Healthy after step 600: 1.64 s a step."
 
 
+def test_an_unknown_cause_is_not_said_to_be_sure() -> None:
+    unknown = replace(SLOW_RANK, explanations=SLOW_RANK.explanations[2:])
+    assert why(replace(SLOWER, findings=(unknown,))) == "Not explained: jump from step 401 on, 72 s lost."
+
+
 def test_a_run_without_a_step_says_that_it_has_none() -> None:
     assert render(WAITING, []).startswith("Health    Waiting for the first step")
 
