@@ -10,7 +10,7 @@ from predictor.core.base.drawing import element, pixels, round_step, text, ticks
 from predictor.core.report.page.charts import LEFT, chart, percent
 from predictor.watch.health import ChangeKind, Expected, Finding, Health
 from predictor.watch.series import Bucket
-from predictor.watch.words import seconds, when
+from predictor.watch.words import alarms_first, seconds, when
 
 HEIGHT, WIDTH = 280, 1000  # of the plot; its width is stretched
 MOST_POINTS = 500
@@ -95,7 +95,7 @@ def _above(buckets: Sequence[Bucket], top_s: float, x: Place) -> Iterator[str]:
 
 def _findings(findings: Sequence[Finding], last: int, x: Place) -> Iterator[str]:
     """Return the span of every finding with its number."""
-    for number, finding in enumerate(findings[:MOST_MARKED], 1):
+    for number, finding in enumerate(alarms_first(findings)[:MOST_MARKED], 1):
         change = finding.change
         end = last if change.last_step is None else change.last_step
         start, share = x(change.first_step), max(0.0, x(end) - x(change.first_step))

@@ -11,7 +11,7 @@ from predictor.watch import chart
 from predictor.watch.health import Finding, Health
 from predictor.watch.series import Bucket
 from predictor.watch.text import answer, facts, number_rows, part_rows, trust, why
-from predictor.watch.words import extent, moment, seconds, when
+from predictor.watch.words import alarms_first, extent, moment, seconds, when
 
 SHOWN = 20  # findings
 LEGEND = (
@@ -65,7 +65,9 @@ def page(
     head = answer(health)
     numbers, parts = number_rows(health), part_rows(health)
     known = "".join(f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts(health).items())
-    found = "".join(_finding(number, finding) for number, finding in enumerate(health.findings[:SHOWN], 1))
+    found = "".join(
+        _finding(number, finding) for number, finding in enumerate(alarms_first(health.findings)[:SHOWN], 1)
+    )
     more = len(health.findings) - SHOWN
     drawn = chart.steps_chart(health, buckets)
     band = "" if health.expected is None else BAND

@@ -11,6 +11,7 @@ from predictor.watch.events import BACKWARD, FORWARD, OPTIMIZER
 from predictor.watch.explain import NOT_EXPLAINED
 from predictor.watch.health import Expected, Finding, Health, State
 from predictor.watch.words import (
+    alarms_first,
     NOT_LOST_S,
     deviation,
     expected_s,
@@ -115,7 +116,7 @@ def _in_detail(number: int, finding: Finding) -> list[str]:
 
 def finding_lines(findings: Sequence[Finding], width: int) -> list[str]:
     """Return the findings, those that a healthy run does not show in detail; the same advice is given once."""
-    numbered = list(enumerate(findings, 1))
+    numbered = list(enumerate(alarms_first(findings), 1))
     alarms = [pair for pair in numbered if not pair[1].is_expected]
     usual = [pair for pair in numbered if pair[1].is_expected]
     lines, given = ["Findings, the costliest first"] if alarms else [], set[str]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from predictor.core.base.quantities import duration, span
@@ -66,6 +67,11 @@ def deviation(health: Health) -> float | None:
     if health.expected is None or health.median_s is None:
         return None
     return health.median_s / expected_s(health.expected) - 1.0
+
+
+def alarms_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings as they are numbered: those that a healthy run does not show, then the others."""
+    return sorted(findings, key=lambda finding: finding.is_expected)
 
 
 def slowdown(health: Health) -> float | None:
