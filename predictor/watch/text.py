@@ -11,8 +11,8 @@ from predictor.watch.events import BACKWARD, FORWARD, OPTIMIZER
 from predictor.watch.explain import NOT_EXPLAINED
 from predictor.watch.health import Expected, Finding, Health, State
 from predictor.watch.words import (
-    alarms_first,
     NOT_LOST_S,
+    alarms_first,
     deviation,
     expected_s,
     extent,
