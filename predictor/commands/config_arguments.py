@@ -1,4 +1,4 @@
-"""The configuration that a command is asked about: a file, a bundled example, or a model and options."""
+"""Arguments of a configuration: a file, a bundled example, or a model and options."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.workload.frameworks import FSDP2
-from predictor.formats.hub_models import last_part, preset_of
+from predictor.formats.hub_models import known_model, last_part, shape_of
 from predictor.formats.shell.words import is_unknown, shown
 
 # A module of transformers' models by the linear layer of ours, in the order of ours.
@@ -38,9 +38,14 @@ LINEARS = TARGETS | {
 }
 USUAL = ("q", "k", "v", "attention_output", "gate", "up", "ffn_down")  # of a decoder, where all have adapters
 
+OF_PLAIN_ATTENTION = frozenset({"qkv", "q", "k", "v"})
+OF_LATENT_ATTENTION = frozenset({"q_down", "q_up", "kv_down", "kv_up"})
+OF_RECURRENCES = frozenset({"in_projection", "out_projection"})
+RECURRENCES = frozenset({"mamba2", "gated_delta", "recurrence"})
+
 
 def hub_section(name: Any, key: str, where: str, unsaid: dict[str, str], notes: list[str]) -> dict[str, Any]:
-    """Return the section ``model`` of a model by its name; without a preset its config.json has to say it.
+    """Return the section ``model`` of a model by its name; where it is not known, its config.json has to say it.
 
     Args:
         name: as the file has it.
@@ -49,10 +54,11 @@ def hub_section(name: Any, key: str, where: str, unsaid: dict[str, str], notes: 
         unsaid: what the file leaves open.
         notes: notes so far.
     """
-    chosen = preset_of(name) if isinstance(name, str) and not is_unknown(last_part(name)) else None
-    if chosen is not None:
-        notes.append(f"{where}: {key} is {name}, with the sizes of the preset {chosen}")
-        return {"preset": chosen}
+    known = known_model(name) if isinstance(name, str) and not is_unknown(last_part(name)) else None
+    if known is not None:
+        notes += [f"{where}: {key} is {name}, with the sizes of {known.source}", *known.notes]
+        unsaid |= known.unsaid
+        return dict(known.section)
     named = f"{key} is {shown(str(name))}, which has no preset" if name else f"{key} names no model"
     unsaid["model.num_layers"] = (
         f"{where}: {named}; take the model's config.json in front of this file (from: [config.json, {where}]), or"
@@ -81,6 +87,20 @@ def lora(rank: Any, patterns: Any, all_linear: bool, where: str, dropout: Any = 
             targets = [target for target in targets if target in USUAL]  # a wildcard means those that a model has
     own = {"dropout": float(dropout)} if isinstance(dropout, int | float) and dropout > 0 else {}
     return {"lora": {"rank": rank, "targets": targets, **own}}
+
+
+def present(targets: list[str], model: dict[str, Any]) -> list[str]:
+    """Return the targets that a model has, as Megatron-Bridge and PEFT pass over others; all where it is not known."""
+    shape = shape_of(model)
+    if "num_layers" not in shape:
+        return targets
+    types = set(shape.get("layer_types") or ["full_attention"])
+    latent = shape.get("latent_attention")
+    absent = set(OF_PLAIN_ATTENTION if latent or not types - RECURRENCES - {"none"} else ())
+    absent |= set() if latent else OF_LATENT_ATTENTION
+    absent |= {"q_down"} if latent and not latent.get("q_lora_rank") else set()
+    absent |= set() if types & RECURRENCES or shape.get("mamba2_beside_attention") else OF_RECURRENCES
+    return [target for target in targets if target not in absent]
 
 
 def with_output(targets: set[str], names: list[Any]) -> set[str]:

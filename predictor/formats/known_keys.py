@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parent / "keys"
 _COST = re.compile(
     r"size|hidden|layers?|heads?|dim(?:ension)?s?|width|depth|experts?|moe|topk|vocab\w*|batch\w*|micro\w*|parallel\w*|"
     r"tp|pp|dp|cp|ep|etp|vpp|fsdp\d?|ddp|hsdp|zero\d?|stages?|shard\w*|replica\w*|world|gpus?|nodes?|devices?|ranks?|nproc|"
-    r"precision|dtype|amp|half|mixed|fp\d+\w*|bf16\w*|float\d*|int8|int4|nf4|tf32|quant\w*|load_in|bits?|recompute\w*|remat\w*|"
+    r"precision|dtype|amp|half|mixed|fp\d+\w*|bf16\w*|float\d*|int8|int4|nf4|tf32|quant\w*|\d*bits?|recompute\w*|remat\w*|"
     r"checkpointing|schedule|interleav\w*|chunks?|pipeline|pipe|overlap\w*|prefetch\w*|offload\w*|accumulat\w*|seq\w*|"
     r"length|len|window|packing|packed|pack|rope|rotary|attention|attn|flash\w*|kernels?|fus\w*|compile\w*|graphs?|"
     r"resize\w*|embeddings?|optim|optimizer|lora\w*|adapter|peft|dropout|tie|tied|bias|norm|activation|liger\w*|unsloth\w*|deepspeed"

@@ -14,8 +14,8 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import LIGHTNING, LIGHTNING_DEEPSPEED, LIGHTNING_FSDP, TORCH_ATTENTION
 from predictor.formats.fields import Fields, settled_gpus
-from predictor.formats.fsdp_stack import ON_HOST, STATES_16, sizes_of
-from predictor.formats.hub_models import preset_of
+from predictor.formats.fsdp_stack import ON_HOST, STATES_16
+from predictor.formats.hub_models import known_model, shape_of
 from predictor.formats.known_keys import known_keys, rest
 
 FAMILY = "lightning"
@@ -164,11 +164,13 @@ def _model(whole: Fields, notes: list[str], unsaid: dict[str, str]) -> dict[str,
     value = whole.values.get("model")
     held = value.get("init_args", value) if isinstance(value, dict) else {}
     names = [item for key, item in held.items() if isinstance(item, str) and ("model" in key or "name" in key)]
-    chosen = next((preset for name in names if (preset := preset_of(name)) is not None), None)
+    chosen = next((known for name in names if (known := known_model(name)) is not None), None)
     unsaid["model.sequence_length"] = f"{whole.where}: the model is a class of one's own, whose samples are not said"
     if chosen is not None:
-        notes.append(f"{whole.where}: the model has the sizes of the preset {chosen}")
-        return {**sizes_of(chosen), "loss": "torch"}
+        notes += [f"{whole.where}: the model has the sizes of {chosen.source}", *chosen.notes]
+        unsaid |= chosen.unsaid
+        sizes = {key: size for key, size in shape_of(chosen.section).items() if key != "sequence_length"}
+        return sizes | {"loss": "torch"}
     unsaid["model.num_layers"] = (
         f"{whole.where}: the model is a class of one's own; take a config.json with its sizes in front "
         f"(from: [config.json, {whole.where}]), or"

@@ -19,7 +19,6 @@ from predictor.core.schema.merging import merged
 from predictor.core.schema.own_system import is_system_file
 from predictor.core.schema.settings import EXCLUSIVE, GPUS, Setting, keys_of, parse_setting, with_settings
 from predictor.core.schema.software import ORDINARY
-from predictor.layout_search import answer
 from predictor.layout_search.question import DECIDED, SearchQuestion, search_problem
 
 # Keys of the batch of a step: the number of its samples, which a search takes as it is.
@@ -118,6 +117,8 @@ def _fastest(
     Raises:
         NoLayoutError: the framework has none, or none fits.
     """
+    from predictor.layout_search import answer  # a search, which costs a start that has none
+
     framework = None if rules is None else rules.name
     problem = search_problem(SearchQuestion(model=content, num_gpus=gpus, framework=framework))
     details = answer.search(problem, 1, False)

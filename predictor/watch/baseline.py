@@ -10,7 +10,7 @@ from predictor.watch.robust import ROUNDED_DIFFERENCE, long_run_factor, midmean,
 
 WINDOW = 128  # steps that the usual step is estimated from
 LONGEST_KINDS = 6  # a pattern of step kinds (short, long, short, long …) repeats within so many steps
-_REFRESH = 8  # steps between two estimates
+_REFRESH = 8  # steps between two estimates; of a full window twice as many
 _PATTERNS = 4  # estimates between two searches for a pattern of kinds
 _PER_KIND = 4  # steps of each kind that a pattern needs
 _LEAST_SIGMA = 1e-3  # relative; below it clocks and timers decide
@@ -44,7 +44,7 @@ class Baseline:
         """Add a usual step."""
         self._steps.append((number, value))
         self._fresh += 1
-        if self._fresh >= _REFRESH:
+        if self._fresh >= (_REFRESH if len(self._steps) < WINDOW else 2 * _REFRESH):
             self._estimate()
 
     def level(self, number: int) -> float:

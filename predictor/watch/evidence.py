@@ -272,6 +272,14 @@ def _hosts(record: Record) -> Sign | None:
     return Sign("hosts", "changed", "The process restarted on other nodes") if record.hosts_changed else None
 
 
+def _planned(record: Record) -> Sign | None:
+    """Whether the run that this one is compared with has the same change of level."""
+    if record.planned is None:
+        return None
+    text = f"The other run changes its level at step {record.planned.first_step:,} too, by the same factor"
+    return Sign("planned", "yes", text)
+
+
 def _restarted(record: Record) -> Sign | None:
     return Sign("restarted", "yes", record.restarted) if record.restarted else None
 
@@ -355,7 +363,7 @@ def _repeated(record: Record) -> Sign | None:
 
 
 _EXTRACTORS: tuple[Callable[[Record], Sign | None], ...] = (
-    _first_steps, _part, _ranks, _workload, _activity, _shape, _gap, _repeated, _restarted,
+    _first_steps, _part, _ranks, _workload, _activity, _shape, _gap, _repeated, _planned, _restarted,
     _hosts, _devices, _switches, _cpu, _memory_full,
     _memory_grows,
     _seconds_counter("throttled", THROTTLED_SECONDS, "Time throttled by the cgroup's CPU limit"),

@@ -16,10 +16,15 @@ __all__ = ["Monitor"]
 class Monitor:
     """Takes the events of a run in order and says how it stands."""
 
-    def __init__(self, expected: Expected | None = None) -> None:
-        """Start without a step seen."""
+    def __init__(self, expected: Expected | None = None, against: Health | None = None) -> None:
+        """Start without a step seen.
+
+        Args:
+            expected: the prediction of a step.
+            against: of a run of the same plan: where its level changed too, the plan did.
+        """
         self._assembly = Assembly()
-        self._deviations = Deviations(expected)
+        self._deviations = Deviations(expected, against)
         self._pauses = Pauses()
         self._hosts: tuple[str, ...] = ()
         self._target: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -10,13 +10,14 @@ from predictor.watch.deviations import Deviations
 from predictor.watch.events import PARTS
 from predictor.watch.explain import explain
 from predictor.watch.health import Change, ChangeKind, Expected, Finding
-from predictor.watch.observations import TOKENS
+from predictor.watch.observations import SAMPLES, TOKENS
 from predictor.watch.robust import quantile
 
 _LEAST_PAUSE_S = 60.0  # before a run counts as stalled
 _PAUSE_STEPS = 20.0  # usual steps
 _PARTS = frozenset(PARTS)
 _STAYING = (ChangeKind.JUMP, ChangeKind.DRIFT, ChangeKind.WHOLE)
+COARSE = 0.01  # of a step
 _BEYOND = 2.0  # times the longest pause so far: the chance that the next of n exceeds all is 1 ÷ (n + 1)
 
 
@@ -45,7 +46,8 @@ class Pauses:
         if silent <= max(_LEAST_PAUSE_S, _PAUSE_STEPS * usual_s, _BEYOND * self.longest_s):
             return None
         change = Change(ChangeKind.STALL, 0, None, usual_s, silent, silent)
-        return Finding(change, explain(()))
+        pause = f"No event for {silent:,.0f} s; the longest pause before was {self.longest_s:,.1f} s"
+        return Finding(change, tuple(replace(item, evidence=(pause,)) for item in explain(())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,4 +119,17 @@ class Outlook:
 
     def notes(self) -> tuple[str, ...]:
         """Return caveats."""
-        return ()
+        baseline, usual = self.deviations.detector.baseline, self.deviations.usual
+        if baseline is None:
+            return ()
+        notes = []
+        if baseline.unit_s > COARSE * baseline.seconds:
+            unit = f"{baseline.unit_s * 1e3:,.3g} ms, {baseline.unit_s / baseline.seconds:.0%} of a step"
+            notes.append(f"The log rounds times to {unit}: smaller changes are seen late")
+        if not usual.ranks and not any(part in usual.run for part in PARTS):
+            notes.append("The log states no parts of a step and no ranks: what slows a step cannot be told from it")
+        if TOKENS not in usual.run and SAMPLES not in usual.run:
+            notes.append(
+                "The log states no tokens of a step: a change of batch or sequence cannot be told from a fault"
+            )
+        return tuple(notes)

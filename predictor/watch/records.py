@@ -10,6 +10,7 @@ from predictor.watch.health import Change, ChangeKind
 from predictor.watch.observations import MEMORY_SHARE, Observation, Profile
 
 HORIZON = 1000  # steps over which the cost of isolated slow steps is judged
+_SAME_STEP = 8  # steps within which two runs change their level at the same step
 _RECENT = 64  # slow steps whose distances are known
 
 
@@ -24,6 +25,7 @@ class Record:
         frequent: its slow steps are too frequent for a healthy run.
         shift: the change of level.
         other_sizes_s: of the other sharp changes of level of the run.
+        planned: the same change of the run that this one is compared with.
         activities: of its steps, by part: number of steps.
         from_start: a drift that began with the segment.
         grows_on: a change of level whose level went on growing by more than its size, without a further change: a
@@ -47,6 +49,7 @@ class Record:
     frequent: bool = False
     shift: Shift | None = None
     other_sizes_s: tuple[float, ...] = ()
+    planned: Change | None = None
     activities: Counter[str] = field(default_factory=Counter)
     from_start: bool = False
     grows_on: bool = False
@@ -102,6 +105,13 @@ class Record:
         return Change(
             self.kind, self.first, self.last, self.level_s, extra, self.lost_s, max(self.occurrences, 1), self.period
         )  # fmt: skip
+
+    def is_like(self, other: Change) -> bool:
+        """Whether another run changed its level at the same step, by the same factor."""
+        if self.shift is None or other.level_s <= 0 or self.shift.before_s <= 0:
+            return False
+        factor = (1 + other.extra_s / other.level_s) / (self.shift.after_s / self.shift.before_s)
+        return abs(self.first - other.first_step) <= _SAME_STEP and abs(factor - 1) < MATERIAL
 
     @property
     def size_s(self) -> float:

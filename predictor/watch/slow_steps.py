@@ -11,10 +11,10 @@ from predictor.watch.health import ChangeKind
 from predictor.watch.observations import Observation, Profile
 from predictor.watch.records import HORIZON, Record
 
-_HEALTHY_RATE, _FAULTY_RATE = 0.01, 0.2  # slow steps of all; the CUSUM of a proportion tells these apart
-_SLOW_SCORE = log(_FAULTY_RATE / _HEALTHY_RATE)
-_USUAL_SCORE = log1p(-_FAULTY_RATE) - log1p(-_HEALTHY_RATE)
-_SLOW_LIMIT = 9.0  # simulated: a false alarm in 1.4 · 10⁵ steps at the healthy rate
+HEALTHY_RATE, _FAULTY_RATE = 0.01, 0.2  # slow steps of all; the CUSUM of a proportion tells these apart
+SLOW_SCORE = log(_FAULTY_RATE / HEALTHY_RATE)
+USUAL_SCORE = log1p(-_FAULTY_RATE) - log1p(-HEALTHY_RATE)
+SLOW_LIMIT = 9.0  # simulated: a false alarm in 1.4 · 10⁵ steps at the healthy rate
 
 _LEAST_PULSES = 3
 _LOOSE = 32  # slow steps without a period that are remembered
@@ -84,8 +84,8 @@ class SlowSteps:
             pause.add(observation, extra_s)
             self.closed.append(pause)
             return
-        frequent = self._rate.take(_SLOW_SCORE, number) > _SLOW_LIMIT
-        self._rate.sum = min(self._rate.sum, _SLOW_LIMIT)
+        frequent = self._rate.take(SLOW_SCORE, number) > SLOW_LIMIT
+        self._rate.sum = min(self._rate.sum, SLOW_LIMIT)
         self.settle(number)
         if self.episode is None:
             self.episode = Record(ChangeKind.SINGLE, number, level_s, usual.copy())
@@ -99,7 +99,7 @@ class SlowSteps:
 
     def usual_step(self, number: int) -> None:
         """Take note of a step that is not slow."""
-        self._rate.take(_USUAL_SCORE, number)
+        self._rate.take(USUAL_SCORE, number)
         self.settle(number)
 
     def _split(self, period: int, level_s: float, usual: Profile) -> None:
@@ -116,7 +116,7 @@ class SlowSteps:
             record.add(observation, extra)
             for other in (self.episode, self.isolated, *self.closed):
                 if other is not None and other.remove(observation.number):
-                    self._rate.sum = max(0.0, self._rate.sum - _SLOW_SCORE)
+                    self._rate.sum = max(0.0, self._rate.sum - SLOW_SCORE)
         self.periodic.append(record)
         self.closed = deque((other for other in self.closed if other.occurrences), maxlen=self.closed.maxlen)
         self.episode = self.episode if self.episode is not None and self.episode.occurrences else None

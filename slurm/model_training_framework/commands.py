@@ -1,4 +1,4 @@
-"""What the command line answers: one function a command."""
+"""Answers of the command line: one function a command."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import time
 from contextlib import suppress
-from pathlib import Path
 
 from model_training_framework.health.process import cgroup_mounts
 

@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from predictor.watch.events import Activity, End, Event, Start, Step
@@ -38,7 +39,10 @@ def event_of(line: str) -> Event:
 
 def events_of(folder: Path) -> Iterator[Event]:
     """Yield the events of all ranks of a run, in the order of time."""
-    ranks = [[event_of(line) for line in gzip.open(path, "rt")] for path in sorted(folder.glob("rank-*.jsonl.gz"))]
+    ranks = []
+    for path in sorted(folder.glob("rank-*.jsonl.gz")):
+        with gzip.open(path, "rt") as lines:
+            ranks.append([event_of(line) for line in lines])
     yield from heapq.merge(*ranks, key=lambda event: event.at or 0.0)
 
 
@@ -118,26 +122,31 @@ def table(verdicts: Iterable[Verdict]) -> str:
     by_kind: dict[Kind, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         by_kind[verdict.fault.kind].append(verdict)
-    lines = ["| fault | runs | within 20 steps | right first | among two | first causes |", "|---|---|---|---|---|---|"]
-    faulty = [verdict for kind, found in by_kind.items() if kind is not Kind.NONE for verdict in found]
-    for kind in Kind:
-        if kind is not Kind.NONE and by_kind[kind]:
-            lines.append(_row(kind.value, by_kind[kind]))
-    if faulty:
-        lines.append(_row("**all**", faulty))
-    healthy = by_kind[Kind.NONE]
-    alarmed = [verdict for verdict in healthy if verdict.alarms]
-    true = [
-        verdict for verdict in alarmed if set(verdict.alarms) == {"contention"} and verdict.cores_of_others >= CONTENDED
-    ]
-    lines += [
+    faulty = [kind for kind in Kind if kind is not Kind.NONE and by_kind[kind]]
+    all_faulty = [verdict for kind in faulty for verdict in by_kind[kind]]
+    rows = [(kind.value, by_kind[kind]) for kind in faulty] + ([("**all**", all_faulty)] if faulty else [])
+    return "\n".join([
+        "| fault | runs | within 20 steps | right first | among two | first causes |",
+        "|---|---|---|---|---|---|",
+        *(_row(name, found) for name, found in rows),
         "",
-        f"Healthy runs: {len(healthy)}, of which {len(alarmed)} with an alarm"
-        f" ({', '.join(sorted({cause for verdict in alarmed for cause in verdict.alarms})) or 'none'});"
-        f" {len(true)} of these name contention while other work took half a core or more.",
-        f"Faulty runs with an alarm before the fault: {sum(bool(verdict.alarms) for verdict in faulty)} of {len(faulty)}.",
-    ]
-    return "\n".join(lines)
+        _alarms(by_kind[Kind.NONE], all_faulty),
+    ])  # fmt: skip
+
+
+def _alarms(healthy: list[Verdict], faulty: list[Verdict]) -> str:
+    """Return how often there was an alarm without a fault, and how busy the machine was with other work."""
+    alarmed = [verdict for verdict in healthy if verdict.alarms]
+    named = ", ".join(sorted({cause for verdict in alarmed for cause in verdict.alarms})) or "none"
+    true = [one for one in alarmed if set(one.alarms) == {"contention"} and one.cores_of_others >= CONTENDED]
+    before = sum(bool(verdict.alarms) for verdict in faulty)
+    others = median([verdict.cores_of_others for verdict in (*healthy, *faulty)] or [0.0])
+    return (
+        f"Healthy runs: {len(healthy)}, of which {len(alarmed)} with an alarm ({named}); {len(true)} of these name "
+        f"contention alone while other work took half a core or more.\n"
+        f"Faulty runs with an alarm before the fault: {before} of {len(faulty)}. "
+        f"Other work of the machine took {others:.1f} cores in the median."
+    )
 
 
 def _row(name: str, verdicts: list[Verdict]) -> str:
@@ -158,8 +167,7 @@ def misses(verdicts: Iterable[Verdict]) -> str:
         if verdict.detected and verdict.is_first:
             continue
         said = verdict.causes if fault.kind is not Kind.NONE else verdict.alarms
-        lines.append(
-            f"{fault.number:03d} {fault.kind.value}, size {fault.size:g}, {fault.ranks} ranks, others {verdict.cores_of_others:g}:"
-            f" {'detected' if verdict.detected else 'not in time'}, {', '.join(said) or 'no finding'}"
-        )
+        run = f"{fault.number:03d} {fault.kind.value}, size {fault.size:g}, {fault.ranks} ranks"
+        time = "detected" if verdict.detected else "not in time"
+        lines.append(f"{run}, others {verdict.cores_of_others:g}: {time}, {', '.join(said) or 'no finding'}")
     return "\n".join(lines)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.injectors import (
+    Busy,
     NotPossibleError,
     Outside,
     Pulses,
-    Busy,
     Quota,
     own_namespaces,
     shaped_for,
@@ -70,7 +70,7 @@ class Run:
     @property
     def step(self) -> int:
         """The last step that a rank has ended."""
-        return max(self.told)
+        return int(max(self.told))
 
     def usual_s(self) -> float:
         """Mean seconds of a step from the 15th on, as seen from here."""

@@ -18,7 +18,7 @@ import torch
 from llm_trainer.config import ModelConfig, TrainingConfig
 from llm_trainer.models import TransformerLM
 from llm_trainer.training.make_engine import make_engine
-from model_training_framework.trainer import TrainingCallback, checkpoint
+from model_training_framework.trainer import TrainingCallback, checkpoint, checkpoint_files
 from tests.faults.truth import STEPS, Fault, Kind
 
 VOCABULARY, SEQUENCE, SAMPLES = 256, 32, 2
@@ -112,7 +112,7 @@ def limit_data(room_bytes: float) -> None:
 
 def slow_disk(fault: Fault, pace: Pace, told: Any, rank: int) -> None:
     """Let writing a part of a checkpoint take longer from a step on."""
-    written = checkpoint.write_part
+    written = checkpoint_files.write_part
 
     def write_part(path: Path, content: Any) -> Any:
         entry = written(path, content)
@@ -120,7 +120,7 @@ def slow_disk(fault: Fault, pace: Pace, told: Any, rank: int) -> None:
             time.sleep(fault.size * pace.usual_s)
         return entry
 
-    checkpoint.write_part = write_part  # type: ignore[attr-defined]
+    setattr(checkpoint, "write_part", write_part)  # noqa: B010 - the name that it imported
 
 
 def train(fault: Fault, folder: Path, rank: int, told: Any, host: str = "") -> None:
@@ -130,9 +130,9 @@ def train(fault: Fault, folder: Path, rank: int, told: Any, host: str = "") -> N
     if host:
         socket.sethostname(host)
     pace = Pace(told, rank)
-    is_often = fault.kind in (Kind.DISK, Kind.RESTART)
+    saved_every = SAVED_OFTEN if fault.kind in (Kind.DISK, Kind.RESTART) else SAVED_EVERY
     training = TrainingConfig(
-        batch_size=SAMPLES, num_epochs=1, max_steps=STEPS, use_amp=False, save_steps=SAVED_OFTEN if is_often else SAVED_EVERY,
+        batch_size=SAMPLES, num_epochs=1, max_steps=STEPS, use_amp=False, save_steps=saved_every,
         eval_steps=VALIDATED_EVERY, eval_strategy="steps", logging_steps=20, warmup_steps=0, max_checkpoints=2,
         checkpoint_dir=str(folder), report_to=[],
     )  # fmt: skip

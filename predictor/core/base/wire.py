@@ -1,4 +1,4 @@
-"""The protocol-buffer wire format: what an encoded message is made of, and files of many messages.
+"""Protocol-buffer wire format: fields of an encoded message, and files of many messages.
 
 A message is a sequence of fields, each a key (field number and wire type) and a value; a file has the length of each
 message before it. This is all that files of Chakra, TensorBoard and W&B need, so that neither

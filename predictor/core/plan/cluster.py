@@ -67,8 +67,9 @@ def on_cluster(hardware: System, cluster: ClusterSection) -> System:
         links = links.model_copy(update={"host_gb_per_s": _said("host_gb_per_s", cluster.host_gb_per_s)})
     changed: dict[str, object] = {"gpu": gpu, "links": links}
     changed["gpus_per_domain"] = cluster.gpus_per_domain or hardware.gpus_per_domain
-    if cluster.host_memory_gb_per_s is not None:
-        changed["host_memory_gb_per_s"] = _said("host_memory_gb_per_s", cluster.host_memory_gb_per_s)
+    for key in ("host_memory_gb_per_s", "host_memory_gib"):
+        if (value := getattr(cluster, key)) is not None:
+            changed[key] = _said(key, value)
     return hardware.model_copy(update=changed)
 
 

@@ -24,6 +24,9 @@ def is_model_id(name: str) -> bool:
     return name.startswith(HUB)
 
 
+ADAPTERS = ("lora", "qlora", "peft", "quantization")  # sections of fine-tuning, which our own trainers have not
+
+
 def part_of_file(name: str) -> tuple[Path, str] | None:
     """Return file and key of a configuration inside it (``config.json#text_config``); None for a file itself."""
     file, mark, part = name.rpartition("#")
@@ -36,9 +39,10 @@ def is_experiment(content: Mapping[str, Any]) -> bool:
 
 
 def _is_of_hugging_face(content: Mapping[str, Any]) -> bool:
-    """Return whether a file, or a section of it, has the batch of a Hugging Face Trainer, which ours call otherwise."""
+    """Return whether a file has adapters, or the batch of a Hugging Face Trainer; ours have neither."""
     sections = [content, *(part for part in content.values() if isinstance(part, Mapping))]
-    return any(HUGGING_FACE_BATCH in section for section in sections)
+    has_adapters = any(isinstance(content.get(name), Mapping) for name in ADAPTERS)
+    return has_adapters or any(HUGGING_FACE_BATCH in section for section in sections)
 
 
 def is_llm_trainer(content: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from predictor.core.workload.run_choices import Conditions
 from predictor.core.workload.training_keys import TrainingKeys
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # a base alone
 class BatchKeys:
     """Batch of a step: one of both. A run has the micro-batches that follow."""
 
@@ -60,6 +60,7 @@ class ClusterSection(Section):
         default=None, description="between host memory and one GPU, per direction"
     )
     host_memory_gb_per_s: HardwareNumber | None = Field(default=None, description="memory of one node's CPUs together")
+    host_memory_gib: HardwareNumber | None = Field(default=None, description="host memory of one node")
     network_oversubscription: float = Field(
         default=1.0,
         strict=True,

@@ -1,4 +1,4 @@
-"""What is asked: which configurations, on which system, run how; and the answer to it."""
+"""Question of a verification (configurations, system, how they run), and its answer."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.fsdp_stack import ON_HOST, SHARDING
-from predictor.formats.hub_models import preset_of
+from predictor.formats.hub_section import hub_section
 from predictor.formats.interpolation import filled
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.llm_foundry.model import Named, mpt
@@ -88,7 +88,7 @@ def read(path: Path) -> Read:
 
 
 def _hub(model: Fields, unsaid: dict[str, str], notes: list[str]) -> dict[str, Any]:
-    """Return the keys of a model of the hub: its preset's, or none where its config.json has to say them."""
+    """Return the keys of a model of the hub, or none where its config.json has to say them."""
     name = model.text("pretrained_model_name_or_path", "")
     if is_unknown(name):
         raise model.error("pretrained_model_name_or_path", "write the name of the model")
@@ -97,15 +97,7 @@ def _hub(model: Fields, unsaid: dict[str, str], notes: list[str]) -> dict[str, A
     if changed:
         model.broken(model.error("config_overrides", f"{', '.join(changed)}: write them into the model's config.json"))
     model.get("use_flash_attention_2")
-    chosen = preset_of(name)
-    if chosen is None:
-        unsaid["model.num_layers"] = (
-            f"{model.where}: the model is {name}, which has no preset; take its config.json in front of this file "
-            "(from: [config.json, train.yaml]), or"
-        )
-        return {"loss": "torch"}
-    notes.append(f"{model.where}: the model is {name}, with the sizes of the preset {chosen}")
-    return {"preset": chosen, "loss": "torch"}
+    return hub_section(name, "pretrained_model_name_or_path", model.where, unsaid, notes) | {"loss": "torch"}
 
 
 def _batch(fields: Fields, unsaid: dict[str, str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from predictor.formats.shell.words import UNKNOWN, is_unknown
 
 # Recognises a command line of Megatron-LM.
 ARGUMENT = re.compile(
-    r"--(?:num[-_]layers|tensor[-_]model[-_]parallel[-_]size|micro[-_]batch[-_]size|num[-_]attention[-_]heads)\b"
+    r"--(?:num[-_]layers|tensor[-_]model[-_]parallel[-_]size|micro-batch-size|num[-_]attention[-_]heads)\b"
 )
 SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+(.+?)[ \t]*(?:#.*)?$", re.MULTILINE)
 REDIRECTIONS = ("|", "|&", "2>&1", "&>", ">&", ">", ">>", "2>", "&>>", "1>", "&")

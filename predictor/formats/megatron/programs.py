@@ -30,6 +30,8 @@ REFUSED = {
     "train_rl": "its steps generate text as well, which is not modelled",
 }
 ENCODER = "pretrain_bert"
+OF_LLAMA = re.compile(r"llama", re.IGNORECASE)
+GATES = frozenset({"swiglu", "model-type", "use-mcore-models", "yaml-cfg"})
 USUAL = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
 # Words of tasks/main.py that name what a run does.
 TASKS = ("MNLI", "QQP", "RACE", "LAMBADA", "WIKITEXT103", "ICT-ZEROSHOT-NQ", "RETRIEVER-EVAL", "RET-FINETUNE-NQ")
@@ -89,6 +91,12 @@ def check_program(command: Command, notes: list[str]) -> bool:
         return True
     if may_be_encoder := _may_be_encoder(options):
         raise options.error(may_be_encoder, "it is an encoder's (BERT, T5); name the program, pretrain_bert.py")
+    if OF_LLAMA.search(program) and not GATES & options.values.keys():
+        raise ConfigError(
+            f"{options.where}: the program is {program}, of a fork that builds LLaMA's layers itself; write what "
+            "Megatron-LM needs for them: --swiglu --normalization RMSNorm --disable-bias-linear "
+            "--untie-embeddings-and-output-weights --position-embedding-type rope"
+        )
     if program and program not in USUAL:
         notes.append(f"{options.where}: the program is {program}; predicted as Megatron-LM's pretrain_gpt.py")
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.schema.presets import preset
+from predictor.formats.hub_models import shape_of
 from predictor.formats.megatron.kernels import kernels
 from predictor.formats.megatron.layers import rotary_layers
 from predictor.formats.megatron.options import Options
@@ -43,9 +43,9 @@ def sized(options: Options) -> Options:
     return options
 
 
-def preset_section(options: Options, name: str | None, notes: list[str]) -> dict[str, Any]:
-    """Return the section ``model`` of a model by its preset's name, or without its sizes where that is None."""
-    shape = {} if name is None else preset(name)
+def named_section(options: Options, model: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+    """Return the section ``model`` of a model that is known by its name, as options change it; empty: not known."""
+    shape = shape_of(model)
     if options.text("cp-comm-type", "p2p") != "p2p":
         notes.append(f"{options.named('cp-comm-type')}: context parallelism is predicted as a ring (p2p)")
     found = kernels(options, notes)
@@ -62,26 +62,26 @@ def preset_section(options: Options, name: str | None, notes: list[str]) -> dict
     sizes = {ours: options.whole(key) for key, ours in SIZES.items() if options.has(key)}
     if "latent_attention" in shape:
         sizes.pop("head_dim", None)  # its heads have sizes of their own; Megatron-core then leaves kv_channels unused
-    if name is not None and not options.has("num-layers"):
+    if shape and not options.has("num-layers"):
         options.values = {**options.values, "num-layers": shape["num_layers"]}
         options.used.add("num-layers")
     return {
-        **({} if name is None else {"preset": name}),
+        **model,
         **({} if length is None else {"sequence_length": length}),
         **found,
         **sizes,
-        **({} if name is None else rotary_layers(options, options.whole("num-layers"))),
-        **_experts(options),
+        **(rotary_layers(options, options.whole("num-layers")) if shape else {}),
+        **_experts(options, model),
         **_prediction_layers(options),
     }
 
 
-def _experts(options: Options) -> dict[str, Any]:
+def _experts(options: Options, model: dict[str, Any]) -> dict[str, Any]:
     """Return what a recipe changes of its model's experts."""
     capacity, latent = options.real("moe-expert-capacity-factor", 0.0), options.optional_whole("moe-latent-size")
     found: dict[str, Any] = {"capacity_factor": capacity} if capacity > 0 else {}
     found |= {} if latent is None else {"latent_size": latent}
-    return {"moe": found} if found else {}
+    return {"moe": model.get("moe", {}) | found} if found else {}
 
 
 def _prediction_layers(options: Options) -> dict[str, int]:

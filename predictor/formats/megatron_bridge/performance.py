@@ -19,7 +19,7 @@ from predictor.formats.hub_models import preset_of
 from predictor.formats.hydra import Invocation, invocations
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.megatron.reader import from_options
-from predictor.formats.megatron_bridge.model import preset_section
+from predictor.formats.megatron_bridge.model import named_section
 from predictor.formats.megatron_bridge.options import precision, to_options
 from predictor.formats.rl.actor import asked, number
 from predictor.formats.shell.words import is_unknown
@@ -130,7 +130,8 @@ class _Command:
         length = self.size("seq-length", "model.sequence_length")
         options.values = {**options.values, **({} if length is None else {"seq-length": length})}
         name = self.model_name()
-        model = self.problems.part(dict[str, Any](), preset_section, options, name, self.notes)
+        named = {} if name is None else {"preset": name}
+        model = self.problems.part(dict[str, Any](), named_section, options, named, self.notes)
         said = self.size("num-gpus", "parallelism.data_parallel_size")
         gpus = settled_gpus(num_gpus, said, where, self.notes)
         read = from_options(options, self.problems, self.notes, gpus, num_gpus is not None, model)

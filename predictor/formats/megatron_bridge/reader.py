@@ -14,10 +14,10 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
-from predictor.formats.hub_models import preset_of
+from predictor.formats.hub_models import known_model
 from predictor.formats.megatron.options import Options
 from predictor.formats.megatron.reader import from_options, model_section
-from predictor.formats.megatron_bridge.model import preset_section, sized
+from predictor.formats.megatron_bridge.model import named_section, sized
 from predictor.formats.megatron_bridge.options import precision, to_options
 from predictor.formats.megatron_bridge.tuning import fine_tuning
 from predictor.formats.python_source.calls import evaluate_call
@@ -219,8 +219,9 @@ class _Recipe:
         vocabulary = self.vocabulary(options)
         if options.has("num-layers") and options.has("hidden-size"):
             return model_section(sized(options), self.notes, self.problems) | vocabulary
-        name = preset_of(self.hub_model())
-        return preset_section(options, name, self.notes) | vocabulary
+        known = known_model(self.hub_model())
+        self.notes += known.notes if known else ()
+        return named_section(options, known.section if known else {}, self.notes) | vocabulary
 
     def vocabulary(self, options: Options) -> dict[str, int]:
         """Return the key of the vocabulary, where the tokenizer decides it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.schema.presets import preset
+from predictor.formats.hub_section import present
 from predictor.formats.python_source.values import Record, Unknown
 
 TARGETS = {
@@ -44,10 +44,6 @@ SWITCHES = {
     "normalize_moe_lora": "normalize_moe_lora",
     "a2a_experimental": "all_to_all",
 }
-OF_PLAIN_ATTENTION = frozenset({"qkv", "q", "k", "v"})
-OF_LATENT_ATTENTION = frozenset({"q_down", "q_up", "kv_down", "kv_up"})
-OF_RECURRENCES = frozenset({"in_projection", "out_projection"})
-RECURRENCES = frozenset({"mamba2", "gated_delta", "recurrence"})
 RANK = 32  # of LoRA's class, peft/lora.py
 PACKING = ("offline_packing_specs", "packed_sequence_specs", "enable_offline_packing", "packed_sequence")
 
@@ -102,17 +98,3 @@ def fine_tuning(fields: dict[str, Any], model: dict[str, Any], where: str, notes
         absent = ", ".join(name for name in named if TARGETS[name] not in found)
         notes.append(f"{where}: peft.target_modules: the model has no {absent}, so no adapters there")
     return {"lora": {"rank": rank, "targets": found, **switches}}
-
-
-def present(targets: list[str], model: dict[str, Any]) -> list[str]:
-    """Return the targets that a model has, as Megatron-Bridge and PEFT pass over others; all where it is not known."""
-    shape = preset(model["preset"]) | model if "preset" in model else model
-    if "num_layers" not in shape:
-        return targets
-    types = set(shape.get("layer_types") or ["full_attention"])
-    latent = shape.get("latent_attention")
-    absent = set(OF_PLAIN_ATTENTION if latent or not types - RECURRENCES - {"none"} else ())
-    absent |= set() if latent else OF_LATENT_ATTENTION
-    absent |= {"q_down"} if latent and not latent.get("q_lora_rank") else set()
-    absent |= set() if types & RECURRENCES or shape.get("mamba2_beside_attention") else OF_RECURRENCES
-    return [target for target in targets if target not in absent]

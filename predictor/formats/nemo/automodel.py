@@ -16,6 +16,7 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.frameworks import PYTORCH_DDP
 from predictor.formats.fields import Fields, settled_gpus
+from predictor.formats.hub_models import shape_of
 from predictor.formats.hub_section import fsdp, hub_section, lora, replicas
 from predictor.formats.hydra import composed
 from predictor.formats.interpolation import filled
@@ -266,9 +267,9 @@ class _Run:
                 "pipeline is drained between rounds"
             )
         each = part.optional_whole("layers_per_stage")
-        if not has_chunks or each is None or "preset" not in model:
+        if not has_chunks or each is None or "num_layers" not in (shape := shape_of(model)):
             return {"schedule": schedule} | ({"virtual_pipeline_parallel_size": 2} if has_chunks else {})
-        stages = ceil(int(preset(model["preset"])["num_layers"]) / each)
+        stages = ceil(int(shape["num_layers"]) / each)
         chunks = ceil(stages / pp) if part.get("round_virtual_stages_to_pp_multiple") != "down" else stages // pp
         return {"schedule": schedule, "virtual_pipeline_parallel_size": max(1, chunks)}
 

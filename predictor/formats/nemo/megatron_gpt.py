@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.schema.presets import preset
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields, settled_gpus
-from predictor.formats.hub_models import preset_of
+from predictor.formats.hub_models import known_model, shape_of
 from predictor.formats.known_keys import KnownKeys, known_keys, rest
 from predictor.formats.megatron.offloading import as_sections_say
 from predictor.formats.megatron.options import Options
 from predictor.formats.megatron.reader import from_options
-from predictor.formats.megatron_bridge.model import preset_section
+from predictor.formats.megatron_bridge.model import named_section
 from predictor.formats.nemo.started import configuration
 
 FAMILY = "nemo"
@@ -183,7 +182,7 @@ def _elsewhere(options: Options, model: dict[str, Any], notes: list[str]) -> dic
     if isinstance(length, int):
         options.values = {**options.values, "seq-length": length}
     options.values = {key: value for key, value in options.values.items() if key not in ("normalization", "add-bias")}
-    return preset_section(options, None, notes)
+    return named_section(options, {}, notes)
 
 
 def _adapters(where: str, model: dict[str, Any]) -> dict[str, Any]:
@@ -228,8 +227,8 @@ def _shape(options: Options, model: dict[str, Any]) -> None:
     tokenizer = model.get("tokenizer") or {}
     if tokenizer.get("library") == "megatron" and tokenizer.get("type"):
         values["tokenizer-type"] = tokenizer["type"]
-    elif (named := preset_of(str(tokenizer.get("type")))) is not None:
-        values["vocab-size"] = preset(named)["vocab_size"]
+    elif (named := known_model(str(tokenizer.get("type")))) is not None:
+        values["vocab-size"] = shape_of(named.section)["vocab_size"]
     if model.get("override_vocab_size"):
         values["vocab-size"] = model["override_vocab_size"]
         values.pop("override-vocab-size", None)

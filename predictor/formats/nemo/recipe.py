@@ -19,7 +19,7 @@ from predictor.formats.fields import settled_gpus
 from predictor.formats.interpolation import filled
 from predictor.formats.megatron.options import Options
 from predictor.formats.megatron.reader import from_options, model_section
-from predictor.formats.megatron_bridge.model import preset_section, sized
+from predictor.formats.megatron_bridge.model import named_section, sized
 from predictor.formats.megatron_bridge.options import to_options
 from predictor.formats.megatron_bridge.tuning import fine_tuning
 from predictor.formats.nemo.bases import resolved
@@ -211,7 +211,8 @@ class _Recipe:
             options.values = {**options.values, "seq-length": length}
         if preset_of_class(self.config.get(KIND, "")) is None and options.has("num-layers"):
             return model_section(sized(options), self.notes, self.problems)
-        return preset_section(options, preset_of_class(self.config.get(KIND, "")), self.notes)
+        name = preset_of_class(self.config.get(KIND, ""))
+        return named_section(options, {"preset": name} if name else {}, self.notes)
 
     def tuning(self, data: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
         """Return the keys of ``training`` on adapters."""

@@ -9,7 +9,7 @@ from typing import Any
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.megatron.reader import from_options
-from predictor.formats.megatron_bridge.model import preset_section
+from predictor.formats.megatron_bridge.model import named_section
 from predictor.formats.megatron_bridge.options import to_options
 from predictor.formats.shell.words import is_unknown
 
@@ -96,9 +96,9 @@ def megatron_update(
     ]
     options = to_options(sections, where, problems.lines, notes)
     options.values = {**options.values, "seq-length": model["sequence_length"]}
-    stages = [key for key in OF_STAGES if options.has(key)] if "preset" not in model else []
+    stages = [key for key in OF_STAGES if options.has(key)] if not {"preset", "num_layers"} & model.keys() else []
     options.values = {key: value for key, value in options.values.items() if key not in stages}
-    held = problems.part(dict[str, Any](), preset_section, options, model.get("preset"), notes)
+    held = problems.part(dict[str, Any](), named_section, options, model, notes)
     read = from_options(options, problems, notes, gpus[0], gpus[1], held)
     read.content["training"]["framework"] = "megatron-lm"
     read.unsaid.pop("model.vocab_size", None)

@@ -34,7 +34,9 @@ from predictor.formats.source import YAML, Source
 
 KEYS = "verl"
 ATTENTIONS = ("flash_attention_2", "flash_attention_3", "sdpa")
-PROGRAMS = re.compile(r"\bmain_\w*ppo\b|\bverl\.trainer\.\w+|\brecipe\.\w+\.main\w*|\bmain_dapo\b|\bsft_trainer\w*\b")
+PROGRAMS = re.compile(
+    r"\bmain_\w*ppo\b|\bverl\.trainer\.\w+|\brecipe\.\w+\.main\w*|\bmain_(?:dapo|agent)\b|\bsft_trainer\w*\b"
+)
 NO_TRAINING = re.compile(r"main_(?:generation|eval|filter)\w*$")
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."
 LAUNCHER = {"nproc-per-node": 0, "nnodes": 1}

@@ -7,7 +7,7 @@ import re
 from predictor.core.base.errors import ConfigError
 
 CALLED = re.compile(
-    r"(?:^|[\s;\"'])(?:bash|sh|source|\.|sbatch|srun)\s+(?:-\w+\s+)*\"?([^\s;|&\"']+\.(?:sh|slurm|sbatch))\b",
+    r"(?:^|[\s;\"'])(?:bash|sh|source|\.|sbatch|srun)\s+(?:-\w+\s+)*(?:\"\$\([^\n]*?\)/)?\"?([^\s;|&\"']+\.(?:sh|slurm|sbatch))\b",
     re.MULTILINE,
 )
 OF_SHELLS = re.compile(r"/(?:conda|profile|activate|bashrc|modules?)[\w.-]*\.sh$|/profile\.d/")  # that set up a shell

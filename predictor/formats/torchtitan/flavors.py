@@ -9,7 +9,6 @@ from typing import Any
 
 from predictor.core.base.errors import nearest
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.schema.presets import preset
 from predictor.formats.fields import Fields
 
 FILE = Path(__file__).resolve().parent / "flavors.yaml"
@@ -56,8 +55,3 @@ def model_of(section: Fields, name: str, flavor: str) -> tuple[dict[str, Any], s
     key, value = ("flavor", flavor) if known else ("name", name)
     why = f"it has no preset.{nearest(value, listed)} Known{f' of {name}' if known else ''}: {', '.join(listed)}"
     return {}, f"{section.where}: {section.prefix}{key} is {value!r}; {why}"
-
-
-def sizes(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the sizes of a model, those of its preset included; none where nothing says them."""
-    return {**(preset(model["preset"]) if "preset" in model else {}), **model}

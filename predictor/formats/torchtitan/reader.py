@@ -14,8 +14,9 @@ from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.formats.fields import Fields
 from predictor.formats.fsdp_stack import ON_HOST
+from predictor.formats.hub_models import shape_of
 from predictor.formats.known_keys import known_keys, rest
-from predictor.formats.torchtitan.flavors import model_of, presets, sizes
+from predictor.formats.torchtitan.flavors import model_of, presets
 from predictor.formats.torchtitan.layout import DISPATCHERS, degrees, pipeline, replicas
 from predictor.formats.torchtitan.precision import low_precision
 
@@ -89,7 +90,7 @@ def from_job(job: Fields, problems: Problems, num_gpus: int | None, notes: list[
     nothing = dict[str, Any]
     layout, trained = sections["parallelism"], sections["training"]
     model = problems.part(nothing(), _model, sections["model"], unsaid)
-    known = sizes(model)
+    known = shape_of(model)
     model["sequence_length"] = _sequence_length(trained)
     parallelism = problems.part(nothing(), degrees, layout, num_gpus, unsaid)
     parallelism |= problems.part(nothing(), pipeline, layout, known.get("num_layers"))

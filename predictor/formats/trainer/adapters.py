@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.schema.presets import preset
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.transforms.lora import EVERY_PART
 from predictor.core.workload.software import Framework
 from predictor.formats.fields import Fields
-from predictor.formats.hub_section import MODULES, TARGETS, with_output
+from predictor.formats.hub_models import shape_of
+from predictor.formats.hub_section import MODULES, TARGETS, present, with_output
 from predictor.formats.known_keys import known_keys, rest
-from predictor.formats.megatron_bridge.tuning import present
 from predictor.formats.source import load_json
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.models import model_of
@@ -69,7 +68,7 @@ def lora_of(arguments: Arguments, model: dict[str, Any]) -> dict[str, Any]:
     """
     keys: dict[str, Any] = {"rank": arguments.whole("lora_r", RANK)}
     targets = _targets(arguments)
-    shape = preset(model["preset"]) if "preset" in model else model
+    shape = shape_of(model)
     if targets is not None:
         latent = shape.get("latent_attention") or {}
         if "out_projection" in targets and "out_projection" not in present(targets, model):

@@ -31,6 +31,8 @@ HIGHEST = 5  # folders above a file in which a path that it names may start
 OF_NO_STEP = ("xla", "min_num_params", "version", "activation_checkpointing", "sharding_strategy")
 FSDP_KEYS = {"transformer_layer_cls_to_wrap", "limit_all_gathers"}
 ZERO = "parallelism.zero_stage"
+# transformers recomputes by torch.utils.checkpoint (src/transformers/modeling_utils.py, gradient_checkpointing_enable).
+OF_DEEPSPEEDS_OWN = "activation_checkpointing"
 OFFLOADED = ("offload_optimizer", "host_threads", "pinned_offload")
 OF_STAGE = (
     "overlap_gradient_reduction",
@@ -261,6 +263,11 @@ def _stage(content: dict[str, Any]) -> int:
 def _with_deepspeed(content: dict[str, Any], where: str, arguments: Arguments, problems: Problems) -> Layout:
     """Return the layout that DeepSpeed's keys say; batch and precision are the Trainer's."""
     auto = {"train_micro_batch_size_per_gpu": "auto"}
+    if content.get(OF_DEEPSPEEDS_OWN):
+        arguments.note(
+            f"{where}: {OF_DEEPSPEEDS_OWN} is of models that call DeepSpeed's checkpoints; a Trainer's do not"
+        )
+        content = {key: value for key, value in content.items() if key != OF_DEEPSPEEDS_OWN}
     read = deepspeed.from_mapping({**auto, **content}, where, problems)
     arguments.notes += read.notes
     training = {

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from predictor.formats.hub_models import last_part, preset_of
+from predictor.formats.hub_models import known_model, last_part
 from predictor.formats.shell.words import as_written, is_unknown
 from predictor.formats.trainer.arguments import Arguments
 
@@ -35,11 +35,14 @@ def model_of(arguments: Arguments, base: Path, has_images: bool) -> dict[str, An
         which = "it names no model" if name is None else f"the model is {as_written(name)}, which comes from outside"
         return _open(arguments, which, keys)
     name = IN_CACHE.sub(r"\1/\2", name)
-    chosen = None if has_images else preset_of(name)
-    if chosen is not None:
-        arguments.note(f"the model is {name}, with the sizes of the preset {chosen}")
-        return {"preset": chosen, **keys}
-    file = next((file for file in (base / name / CONFIG, cached(name)) if file is not None and file.is_file()), None)
+    own = base / name / CONFIG
+    known = None if own.is_file() else known_model(name)
+    if known is not None and (not has_images or "vision" in known.section):
+        arguments.note(f"the model is {name}, with the sizes of {known.source}")
+        arguments.notes += known.notes
+        arguments.unsaid |= known.unsaid
+        return {**known.section, **keys}
+    file = next((file for file in (own, cached(name)) if file is not None and file.is_file()), None)
     if file is None:
         images = " and samples have images" if has_images else ""
         return _open(arguments, f"the model is {name}, which has no preset{images}", keys)

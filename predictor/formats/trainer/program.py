@@ -336,7 +336,8 @@ def _of_unsloth(values: dict[str, Any], calls: list[ast.Call]) -> list[str]:
     """Put a run of Unsloth in the Trainer's words, and return notes on what stands in for its kernels."""
     if not any(map(_is_of_unsloth, calls)):
         return []
-    values.setdefault("bf16", True)
+    if not values.get("fp16"):  # its trainers take the model's 16 bits where none are named
+        values["bf16"] = True
     if values.pop("full_finetuning", False):
         values |= {"load_in_4bit": False, "torch_dtype": "bfloat16"}
     return with_kernels(values, "gradient_checkpointing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
 from predictor.formats.trainer.run import read_run
-from predictor.formats.trainer.sections import flattened, has_sections
+from predictor.formats.trainer.sections import flattened, has_sections, says_precision
 from predictor.formats.trainer.unsloth import ITS_OWN, with_kernels
 
 FORMAT = "Hugging Face Trainer arguments"
@@ -82,10 +83,18 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
         ConfigError: something changes the cost in a way that is not modelled; the message has a line for each.
     """
     content, launch, objective = read_mapping(path), Launch(path.parent, num_gpus), None
-    if has_sections(content):
-        content, note, objective = flattened(content, path.name)
-        launch.notes.append(note)
-    return from_arguments(content, path.name, launch, Problems(), objective=objective)
+    if not has_sections(content):
+        return from_arguments(content, path.name, launch, Problems())
+    content, note, objective = flattened(content, path.name)
+    launch.notes.append(note)
+    read = from_arguments(content, path.name, launch, Problems(), objective=objective)
+    if says_precision(content) or content.get("gradient_checkpointing") == ITS_OWN:
+        return read
+    training = {key: value for key, value in read.content["training"].items() if key != "precision"}
+    why = f"{path.name} says no precision, such as bf16: true; its program may set another"
+    return replace(
+        read, content={**read.content, "training": training}, unsaid={**read.unsaid, "training.precision": why}
+    )
 
 
 def from_arguments(
@@ -107,6 +116,7 @@ def from_arguments(
     _of_scripts(values)
     if values.get("gradient_checkpointing") == ITS_OWN:
         launch.notes += [f"{where}: {note}" for note in with_kernels(values, "gradient_checkpointing")]
+        values["bf16"] = not values.get("fp16")  # its trainers take the model's 16 bits where none are named
     arguments = Arguments(Fields(values, where, prefix, problems=problems.lines), dialect)
     return read_run(arguments, launch, FORMAT, problems, objective)
 

@@ -13,6 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.schema.problems import Problems
 from predictor.core.schema.read import Read
 from predictor.core.workload.software import Framework
+from predictor.formats.hub_models import shape_of
 from predictor.formats.known_keys import known_keys, rest
 from predictor.formats.trainer.adapters import lora_of
 from predictor.formats.trainer.arguments import Arguments
@@ -78,7 +79,10 @@ def read_run(arguments: Arguments, launch: Launch, name: str, problems: Problems
         arguments.value(key)
     model = problems.part(nothing(), model_of, arguments, launch.base, has_images)
     length = arguments.size("max_length", "model.sequence_length", None)
-    model |= {} if length is None else {"sequence_length": length}
+    if length is None:  # a preset's own is that of another training
+        model = {key: size for key, size in shape_of(model).items() if key != "sequence_length"}
+    else:
+        model["sequence_length"] = length
     adapts = arguments.switch("use_peft")
     training = _batch(arguments)
     mixed = launch.accelerate.get("mixed_precision")

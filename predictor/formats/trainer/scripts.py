@@ -29,14 +29,14 @@ from predictor.formats.trainer.layout import Launch, beside
 from predictor.formats.trainer.preference import named as objective_named
 
 TRAINER_COMMAND = re.compile(
-    r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli\s+train\b|"
+    r"--(?:per_device_train_batch_size|per-device-train-batch-size)\b|\bllamafactory-cli(?:\s+train\b|\})|"
     r"\baxolotl(?:\.cli\.|\s+)train\b|(?:^|\s)trl\s+sft\b|(?:^|[\s/])swift\s+(?:sft|pt|rlhf)\b|"
     r"(?:^|\s)megatron\s+(?:sft|pt)\b|\baccelerate\s+launch\b(?:[^\n]|\\\n)*\.ya?ml",
     re.MULTILINE,
 )
 NAMING = re.compile(r"--model_name_or_path\b")  # of a Trainer, unless other arguments tell another tool
 STARTS = ("--per_device_train_batch_size", "--per-device-train-batch-size")
-COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf", "swift", "megatron")
+COMMANDS = ("llamafactory-cli", "axolotl", "trl", "llmtuner", "lmf", "swift", "megatron", "autoalign-cli")
 SUBCOMMANDS = ("train", "sft", "pt", "launch", "rlhf", "dpo", "grpo", "kto", "reward", "rm")
 STAND_IN = "\u2400"  # of the mark of an unknown expansion, which YAML refuses
 ONLY_UNKNOWN = re.compile(
@@ -150,14 +150,14 @@ def _read(command: Command, where: str, launch: Launch, documents: list[str], pr
 def _objective(command: Command) -> str | None:
     """Return the objective of TRL's and ms-swift's subcommands, and of programs named as TRL's examples are.
 
-    >>> [_objective(Command([], name, [])) for name in ("trl dpo", "examples/scripts/dpo.py", "dpo_online.py")]
-    ['dpo', 'dpo', None]
+    >>> [_objective(Command([], name, [])) for name in ("trl dpo", "examples/dpo.py", "src.run_dpo", "dpo_online.py")]
+    ['dpo', 'dpo', 'dpo', None]
     """
-    name = Path(command.program).name
+    name = Path(command.program).name.removesuffix(".py").rpartition(".")[2]
     if name == "swift rlhf":
         return objective_named(str(command.values.get("rlhf_type", "dpo")))
-    found = re.fullmatch(r"trl (\w+)|(?:run_|train_)?([a-z_]+?)\.py", name)
-    return None if found is None else objective_named(found[1] or found[2])
+    found = re.fullmatch(r"(?:trl |run_|train_)?([a-z_]+)", name)
+    return None if found is None else objective_named(found[1])
 
 
 def _config(named: str, where: str, launch: Launch, documents: list[str]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Counters of this process: CPU time, throttling, preemptions, garbage collection; memory and its limit.
 
 Sources: getrusage(2); proc(5), /proc/PID/statm and mountinfo; Linux, Documentation/scheduler/sched-stats.rst
-(/proc/PID/schedstat: nanoseconds on a CPU and waiting for one, of the main thread); Linux, Documentation/admin-guide/cgroup-v2.rst (cpu.stat,
-memory.max) and cgroup-v1 (cpu.stat's throttled_time in ns, memory.limit_in_bytes).
+(/proc/PID/schedstat: nanoseconds on a CPU and waiting for one, of the main thread), admin-guide/cgroup-v2.rst
+(cpu.stat, memory.max) and cgroup-v1 (cpu.stat's throttled_time in ns, memory.limit_in_bytes).
 """
 
 from __future__ import annotations

@@ -145,17 +145,20 @@ class Recorder:
         """
         ranks = self._world_size if data_ranks is None else data_ranks
         self.enter()
-        values = {
+        counters = self._counters.read()
+        held, limit = self._memory(counters)
+        values: dict[str, Any] = {
             "number": number,
             "at": time.time(),
             "rank": self._rank,
             "tokens": self._tokens * ranks or None,
             "samples": self._samples * ranks or None,
             "sequence_length": self._sequence_length,
-            "counters": self._counters.read(),
+            "memory_bytes": held,
+            "memory_limit_bytes": limit,
+            "counters": counters,
             COMMUNICATION: waited_s,
         }
-        values["memory_bytes"], values["memory_limit_bytes"] = self._memory(values["counters"])
         self._samples = self._tokens = 0
         self._waiting.append((values, self._marks.take(), self._kept(loss)))
         if self._marked_at - self._written_at >= INTERVAL_S or len(self._waiting) > MOST_WAITING:

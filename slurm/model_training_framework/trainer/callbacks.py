@@ -1,4 +1,4 @@
-"""Callbacks: what a user does at the joints of a run."""
+"""Callbacks: user code at the joints of a run."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ class HealthCallback(TrainingCallback):
             return
 
         def entering(part: str) -> Callable[[Any, Any], None]:
-            def hook(module: Any, _given: Any) -> None:
-                if module.training:
+            def hook(_module: Any, _given: Any) -> None:
+                if inner.training:  # a validation leaves DDP's own mode as it set it
                     recorder.enter(part)
 
             return hook

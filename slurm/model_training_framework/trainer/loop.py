@@ -19,6 +19,7 @@ import torch
 from model_training_framework.trainer.callbacks import CallbackList
 from model_training_framework.trainer.config import GenericTrainerConfig
 from model_training_framework.trainer.data import EpochData
+from model_training_framework.trainer.hang_guard import HangGuard
 from model_training_framework.trainer.ranks import Ranks
 from model_training_framework.trainer.reporting import Reporter
 from model_training_framework.trainer.rng import capture_rng, derive_seed, restore_rng, seed_all
@@ -42,6 +43,7 @@ class TrainingLoop(ABC):
     callbacks: CallbackList
     ranks: Ranks
     reporter: Reporter
+    hang_guard: HangGuard
     seed: int
     train_data: EpochData
     val_data: EpochData | None
@@ -71,11 +73,6 @@ class TrainingLoop(ABC):
     def data_rank(self) -> int:
         """Return which share of the samples this rank gets: ranks that compute one model together get the same."""
         return self.ranks.rank
-
-    @property
-    def num_data_ranks(self) -> int:
-        """Return over how many ranks the samples of a step are shared out."""
-        return self.ranks.world_size
 
     @property
     def random_rank(self) -> int:
@@ -124,6 +121,7 @@ class TrainingLoop(ABC):
         try:
             while state.phase is not TrainerPhase.TRAINING_COMPLETE:
                 self._is_safe = True
+                self.hang_guard.passed(state.phase.name)
                 self.at_safe_point()
                 self._is_safe = False
                 self._do[state.phase]()
@@ -149,6 +147,7 @@ class TrainingLoop(ABC):
 
     def _enter(self, phase: TrainerPhase) -> None:
         self.state.phase = phase
+        self.hang_guard.passed(phase.name)
         for hook in self.callbacks.overriding("on_phase"):
             hook(self, phase)
 
@@ -172,7 +171,8 @@ class TrainingLoop(ABC):
     def _hook(self, name: str, *args: Any) -> None:
         """Call a hook outside of a batch, where a checkpoint may be taken."""
         self._is_safe = True
-        self.callbacks.call(name, self, *args)
+        with self.hang_guard.paused():
+            self.callbacks.call(name, self, *args)
         self._is_safe = False
 
     def _window(self) -> int:
@@ -254,6 +254,7 @@ class TrainingLoop(ABC):
         ):
             self.scheduler.step()
         state.global_step += 1
+        self.hang_guard.stepped()
         loss = train.loss_sum if train.micro_step == 1 else train.loss_sum / train.micro_step
         train.micro_step, train.loss_sum = 0, None
         self.last_loss = loss

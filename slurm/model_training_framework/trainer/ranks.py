@@ -1,4 +1,4 @@
-"""What ranks agree on beside the training itself: over gloo on the host, so that no device waits for it."""
+"""Agreement of ranks beside the training itself: over gloo on the host, so that no device waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of the parts of steps as they run, and what they become: spans, samples and provenance.
+"""Time marks of the parts of steps, and the spans, samples and provenance made from them.
 
 Whoever runs steps marks where each part begins; on a GPU times come from its events, so that the host does not wait.
 """

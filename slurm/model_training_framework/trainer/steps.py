@@ -1,4 +1,4 @@
-"""The default of a training step: a loss where it is plain which, and otherwise what to override."""
+"""Default training step: a loss where the model returns one, otherwise the method to override."""
 
 from __future__ import annotations
 

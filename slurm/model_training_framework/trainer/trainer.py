@@ -24,6 +24,7 @@ from model_training_framework.trainer.errors import (
     TrainerError,
 )
 from model_training_framework.trainer.folder_lock import held
+from model_training_framework.trainer.hang_guard import HangGuard
 from model_training_framework.trainer.health_callback import HealthCallback
 from model_training_framework.trainer.identity import Given, identity_of
 from model_training_framework.trainer.loggers import ScalarLogger
@@ -85,6 +86,11 @@ class GenericTrainer(Resuming):
         self._is_save_due = False
         self._last_saved: tuple[int, TrainerPhase] | None = None
         self._holds_folders = False
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Return over how many ranks the samples of a step are shared out."""
+        return self.ranks.world_size
 
     def add_callback(self, callback: TrainingCallback) -> None:
         """Add a callback; hooks are called in the order of adding."""
@@ -161,7 +167,10 @@ class GenericTrainer(Resuming):
         with self._guard, reproducible(config.deterministic, config.benchmark):
             self.fabric.launch()
             self.ranks = Ranks(self.fabric.global_rank, self.fabric.world_size, config.checkpoint_timeout_seconds)
-            with self._holding_folders():
+            self.hang_guard = HangGuard(
+                self.ranks, config.rank_timeout_seconds, config.grace_period_seconds, config.experiment_dir
+            )
+            with self._holding_folders(), self.hang_guard:
                 self._given = Given.of(optimizer, scheduler)
                 if self.config.health and not any(isinstance(one, HealthCallback) for one in self.callbacks):
                     self.add_callback(HealthCallback())  # the last, so that the others keep their places
@@ -309,7 +318,7 @@ class GenericTrainer(Resuming):
         state = self.state
         state.rng, state.timestamp = capture_rng(), time.time()
         try:
-            with self._holding_folders(), preserved_rng():
+            with self._holding_folders(), preserved_rng(), self.hang_guard.paused():
                 path = self._save(self._checkpointer, emergency)
         finally:
             state.rng = None

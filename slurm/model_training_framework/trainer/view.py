@@ -1,4 +1,4 @@
-"""What a callback sees of a trainer."""
+"""View of a trainer for callbacks."""
 
 from __future__ import annotations
 

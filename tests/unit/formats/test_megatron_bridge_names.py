@@ -27,7 +27,7 @@ def test_names_of_the_hub() -> None:
         "microsoft/Phi-3-mini-4k-instruct": "phi-3-mini",
         "/models/Llama-2-7b-hf/": "llama2-7b",
         r"C:\models\Qwen2.5-7B": "qwen2.5-7b",
-        "microsoft/Phi-3-mini-128k-instruct": None,
+        "microsoft/Phi-3-mini-128k-instruct": None,  # another window
         "moonshotai/Kimi-K2-Instruct-0905": None,
         None: None,
     }

@@ -97,3 +97,40 @@ def test_a_section_that_is_not_read_and_may_cost_is_refused(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"distributed.strategy is 'fsdp', in a section that is not read"):
         found(tmp_path, {"distributed": {"strategy": "fsdp"}})
     assert found(tmp_path, {"evaluation": {"batch_size": 8}}).content["training"]["micro_batch_size"] == 2
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [
+        ({"enabled": True, "bnb_4bit_quant_type": "nf4"}, True),
+        ({"bits": 4, "compute_dtype": "bfloat16"}, True),
+        ({"enabled": False, "bnb_4bit_quant_type": "nf4"}, None),
+    ],
+)
+def test_a_base_in_four_bits(quantization: dict[str, Any], expected: bool | None, tmp_path: Path) -> None:
+    training = found(tmp_path, {"lora": {"r": 8}, "quantization": quantization}).content["training"]
+    assert training["lora"].get("quantized_base") is expected
+
+
+def test_bits_that_nothing_says_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="quantised in bits that are not said"):
+        found(tmp_path, {"quantization": {"enabled": True}})
+
+
+def test_a_batch_and_its_accumulation_beside_a_known_model(tmp_path: Path) -> None:
+    path = tmp_path / "lora.yaml"
+    keys = {
+        "model_name": "meta-llama/Meta-Llama-3-8B",
+        "batch_size": 4,
+        "gradient_accumulation": 8,
+        "max_seq_len": 2048,
+    }
+    path.write_text(yaml.safe_dump(keys | {"experiment_name": "a", "method": "qlora", "quantization": {"bits": 4}}))
+    read = read_any(path, 8)
+    training = read.content["training"]
+    assert (training["micro_batch_size"], training["num_micro_batches"]) == (4, 8)
+    assert training["lora"]["quantized_base"] is True
+    assert "says no precision" in read.unsaid["training.precision"]
+    path.write_text(yaml.safe_dump(keys | {"model_name": "own/model"}))
+    with pytest.raises(ConfigError, match="its format is not known"):
+        read_any(path, 8)

@@ -49,7 +49,7 @@ def test_a_full_disk_is_said_once_and_the_newest_lines_are_written_later(
     def write(descriptor: int, data: bytes) -> int:
         return os.pwrite(descriptor, data[: room["bytes"]], os.fstat(descriptor).st_size)
 
-    monkeypatch.setattr(lines.os, "write", write)
+    monkeypatch.setattr("model_training_framework.health.lines.os.write", write)
     for number in range(lines.KEPT_LINES + 5):
         written.add({"number": number})
         if number < 3:

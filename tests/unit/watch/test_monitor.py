@@ -213,6 +213,22 @@ def test_changed_tokens_explain_a_jump() -> None:
     assert kinds(watch(same)) == {ChangeKind.JUMP}
 
 
+def test_same_step_of_another_run_explains_a_jump() -> None:
+    seconds = [value * (1.0 if at < 150 else 1.2) for at, value in enumerate(times(300))]
+    other = watch(steps([value * (1.0 if at < 150 else 1.2) for at, value in enumerate(times(300, 9))]))
+    monitor = Monitor(against=other)
+    for event in steps(seconds):
+        monitor.take(event)
+    assert not alarms(monitor.health())
+    assert alarms(watch(steps(seconds)))
+
+
+def test_what_a_log_lacks_is_noted() -> None:
+    notes = watch(steps([round(value, 2) for value in times(100, sigma=0.1)])).notes
+    assert [note for note in notes if "rounds" in note and "10 ms" in note]
+    assert [note for note in notes if "no tokens" in note]
+
+
 def test_expected_step_is_calibrated_and_a_slow_run_is_told() -> None:
     expected = Expected(0.095, 0.08, 0.115, parts={"compute": 0.07, "communication": 0.02})
     monitor = Monitor(expected)
