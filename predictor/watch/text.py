@@ -29,6 +29,7 @@ from predictor.watch.words import (
 TITLE = 10
 # Kernels of a prediction that a measured part holds, traffic and waiting aside.
 KERNELS = {FORWARD: ("forward",), BACKWARD: ("recompute", "backward"), OPTIMIZER: ("optimizer",)}
+LEAST_TREND = 5e-4  # per 1,000 steps, that is shown
 AS_EXPECTED = 0.005  # a smaller difference is none
 LISTED = 6  # findings of a kind; --json has all
 LISTED_CAUSES = 3
@@ -167,8 +168,9 @@ def facts(health: Health) -> dict[str, str]:
     """Return what else is known of the run, by its title."""
     found: dict[str, str] = {}
     if health.spread is not None:
-        trend = "" if health.trend is None else f", trend {signed(health.trend)} per 1,000 steps"
-        found["spread"] = f"{health.spread:.1%}{trend}"
+        trend = health.trend or 0.0
+        told = f", trend {signed(trend)} per 1,000 steps" if abs(trend) >= LEAST_TREND else ""
+        found["spread"] = f"{health.spread:.1%}{told}"
     if health.first_step is not None and health.last_step is not None:
         found["steps"] = f"{health.steps:,}, numbers {health.first_step:,} to {health.last_step:,}"
         found["steps"] += f", {counted(health.restarts, 'restart')}" if health.restarts else ""
