@@ -11,7 +11,7 @@ from predictor.watch import chart
 from predictor.watch.health import Finding, Health
 from predictor.watch.series import Bucket
 from predictor.watch.text import answer, facts, number_rows, part_rows, trust, why
-from predictor.watch.words import alarms_first, extent, moment, seconds, when
+from predictor.watch.words import alarms_first, extent, moment, plain, seconds, when
 
 SHOWN = 20  # findings
 LEGEND = (
@@ -83,7 +83,7 @@ def page(
     ]
     reload = "" if reload_s is None else f'<meta http-equiv="refresh" content="{reload_s:.0f}">'
     step = "–" if health.median_s is None else seconds(health.median_s)
-    return (
+    return plain(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1">{reload}<title>{escape(f"{step} · {health.state}")}</title>'
         f"<style>{STYLE}{chart.STYLE}</style></head><body><main>"

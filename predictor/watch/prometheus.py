@@ -14,6 +14,7 @@ from math import isfinite
 from threading import BoundedSemaphore, Thread
 from typing import Any, NamedTuple
 
+from predictor import __version__
 from predictor.watch.health import Health, State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -129,6 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One request."""
 
     server: _Server
+    server_version, sys_version = f"estimate-train-time/{__version__}", ""
     timeout = TIMEOUT_S
 
     def do_GET(self) -> None:
