@@ -18,6 +18,7 @@ MOST_MARKED = 60  # findings and steps beyond the top that are drawn
 NARROWEST = 0.003  # share of the width that a finding takes at least
 STRIP = 12  # height of a finding between whose steps others are as usual
 AGAIN = (ChangeKind.PERIODIC, ChangeKind.IRREGULAR)
+SHORTEST_S = 1e-6  # that the chart shows at least
 ROOM = 1.15  # above the highest of band and usual steps
 STYLE = """
 .band { fill: var(--accent); opacity: 0.13; }
@@ -114,7 +115,7 @@ def steps_chart(health: Health, buckets: Sequence[Bucket]) -> str:
     usual = median(bucket.mean_s for bucket in buckets)
     levels = [finding.change.level_s + finding.change.extra_s for finding in health.findings if not finding.is_expected]
     band = [] if health.expected is None else [min(health.expected.high_s, 3.0 * usual), health.expected.seconds]
-    highest = max([usual, *band, *(level for level in levels if level < 4.0 * usual)]) or 1.0
+    highest = max([SHORTEST_S, usual, *band, *(level for level in levels if level < 4.0 * usual)])
     marks = ticks(highest * ROOM)
 
     def x(step: float) -> float:

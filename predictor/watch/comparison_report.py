@@ -9,7 +9,7 @@ from predictor.core.base.text_table import text_table
 from predictor.core.base.words import counted
 from predictor.core.report.text import wrapped
 from predictor.watch.comparison import Compared
-from predictor.watch.json_document import to_json
+from predictor.watch.json_document import finite, to_json
 from predictor.watch.text import AS_EXPECTED, LISTED, TITLE, finding_lines
 from predictor.watch.words import lasting, plain, seconds, signed
 
@@ -102,7 +102,7 @@ def render(compared: Compared, width: int = 100) -> str:
 def comparison_json(compared: Compared, sources: tuple[Sequence[str], Sequence[str]], at: float) -> dict[str, Any]:
     """Return the document; ``at`` is now, in seconds since the epoch."""
     keys = ("first_step", "last_step", "steps", "this_s", "other_s", "ratio")
-    return {
+    content = {
         "format": FORMAT,
         "names": list(compared.names),
         "relative_to_other": compared.ratio,
@@ -110,3 +110,4 @@ def comparison_json(compared: Compared, sources: tuple[Sequence[str], Sequence[s
         "this": to_json(compared.this, sources[0], at),
         "other": to_json(compared.other, sources[1], at),
     }
+    return finite(content)

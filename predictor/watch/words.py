@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, tzinfo
 
 from predictor.core.base.quantities import duration, span
 from predictor.watch.health import Change, ChangeKind, Expected, Finding, Health, State
@@ -43,7 +43,15 @@ def lasting(value: float) -> str:
 
 def moment(at: float) -> str:
     """Return a moment to the minute, in this machine's zone, which a log without zones is taken to be in."""
-    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
+    return clock(at, "%Y-%m-%d %H:%M") or "no date"
+
+
+def clock(at: float, form: str, zone: tzinfo | None = None) -> str | None:
+    """Return a moment in a form of ``strftime``; None of a number that is no moment, which only a log can state."""
+    try:
+        return datetime.fromtimestamp(at, zone).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def signed(share: float) -> str:
@@ -84,7 +92,8 @@ def slowdown(health: Health) -> float | None:
         return None
     if health.expected is not None:
         return health.median_s / health.expected.seconds - 1.0
-    return lost_s(health) / (health.steps * health.median_s) if health.steps and health.median_s else None
+    usual = health.steps * health.median_s
+    return lost_s(health) / usual if usual > 0.0 else None
 
 
 def when(change: Change) -> str:
@@ -139,7 +148,7 @@ def brief(health: Health) -> str:
 
 def line(health: Health, at: float) -> str:
     """Return the state in a line, for a terminal that follows a run."""
-    parts = [f"{datetime.fromtimestamp(at):%H:%M:%S}", brief(health)]
+    parts = [clock(at, "%H:%M:%S") or "", brief(health)]
     if health.last_step is not None:
         parts.append(f"step {health.last_step:,}")
     if health.tokens_per_second is not None:
