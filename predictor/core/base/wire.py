@@ -1,9 +1,9 @@
 """Protocol-buffer wire format: fields of an encoded message, and files of many messages.
 
 A message is a sequence of fields, each a key (field number and wire type) and a value; a file has the length of each
-message before it. This is all that files of Chakra, TensorBoard and W&B need, so that neither
-Google's runtime nor generated code is required: the runtime refuses generated code of other major versions, and would be the only compiled dependency of a
-prediction. Tests compare it, byte for byte, with Google's runtime where that is installed.
+message before it. This is all that files of Chakra, TensorBoard and W&B need, so that neither Google's runtime nor
+generated code is required: the runtime refuses generated code of other major versions, and would be the only compiled
+dependency of a prediction. Tests compare it, byte for byte, with Google's runtime where that is installed.
 
 Source: "Protocol Buffers: Encoding", protobuf.dev/programming-guides/encoding.
 """

@@ -203,7 +203,7 @@ def _known(groups: Mapping[str, bytes | None], at: float | None) -> dict[str, ob
 def _seconds(groups: Mapping[str, bytes | None]) -> float | None:
     for group, factor in (("seconds", 1.0), ("ms", 1e-3)):
         value = number(groups.get(group) or b"")
-        if value is not None:
+        if value is not None and isfinite(value):
             return value * factor
     return None
 

@@ -136,16 +136,18 @@ def _object(line: str) -> dict[str, object] | None:
 
 
 def _by_lines(path: Path) -> FileKind | None:
-    teller, read = Teller(), 0
+    """Return the format of the first lines that tell one; bars alone do only where nothing else comes."""
+    teller, read, bars = Teller(), 0, False
     for block in GrowingFile(path).blocks():
         known = teller.feed(block)
-        if known is not None:
+        if known is not None and known is not TABLE[-1]:
             return log_kind(known)
+        bars = bars or known is not None
         read += len(block)
         if read > LOOKED_AT:
-            return None
+            break
     known = teller.finish()
-    return None if known is None else log_kind(known)
+    return log_kind(known or TABLE[-1]) if known is not None or bars else None
 
 
 def like_a_step(path: Path) -> str | None:

@@ -24,7 +24,7 @@ from model_training_framework.trainer.ranks import Ranks
 from model_training_framework.trainer.reporting import Reporter
 from model_training_framework.trainer.rng import capture_rng, derive_seed, restore_rng, seed_all
 from model_training_framework.trainer.state import ResumeState, TrainerPhase, TrainMicroState, ValMicroState
-from model_training_framework.trainer.steps import batch_size, checked_result
+from model_training_framework.trainer.steps import batch_size, checked_result, is_scalar, takes_metric
 
 END = object()
 
@@ -208,7 +208,7 @@ class TrainingLoop(ABC):
         loss = result["loss"].detach()
         train.loss_sum = loss if train.loss_sum is None else train.loss_sum + loss
         if self.callbacks.overriding("on_batch_end"):
-            train.logs = {name: value for name, value in result.items() if _is_scalar(value)} | {"loss": loss}
+            train.logs = {name: value for name, value in result.items() if is_scalar(value)} | {"loss": loss}
         train.batch_idx += 1
         train.micro_step += 1
         if is_last:
@@ -247,11 +247,7 @@ class TrainingLoop(ABC):
         self._enter(TrainerPhase.TRAIN_BATCH_OPTIM_STEP)
         lr = float(self.optimizer.param_groups[0]["lr"])
         self.update()
-        if (
-            self.scheduler is not None
-            and self.config.scheduler_interval == "step"
-            and not _takes_metric(self.scheduler)
-        ):
+        if self.scheduler is not None and self.config.scheduler_interval == "step" and not takes_metric(self.scheduler):
             self.scheduler.step()
         state.global_step += 1
         self.hang_guard.stepped()
@@ -326,7 +322,7 @@ class TrainingLoop(ABC):
             result = checked_result(self.validation_step(batch, val.batch_idx), "validation_step")
         samples = 0 if is_over else self.validation_weight(batch)
         for name, value in result.items():
-            if _is_scalar(value):
+            if is_scalar(value):
                 mean = torch.as_tensor(value).detach().reshape(()).to("cpu", torch.float64)
                 summed = mean * samples if samples else torch.zeros_like(mean)  # the mean over nothing may be NaN
                 val.sums[name] = val.sums[name] + summed if name in val.sums else summed
@@ -380,17 +376,9 @@ class TrainingLoop(ABC):
             self.save_if_due(is_epoch_end=True)
 
     def _step_scheduler(self) -> None:
-        if _takes_metric(self.scheduler):
+        if takes_metric(self.scheduler):
             monitor = self.config.monitor or "val_loss"
             if monitor in self.metrics:
                 self.scheduler.step(self.metrics[monitor])
         elif self.config.scheduler_interval == "epoch":
             self.scheduler.step()
-
-
-def _takes_metric(scheduler: Any) -> bool:
-    return isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)

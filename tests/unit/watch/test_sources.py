@@ -91,6 +91,15 @@ def test_a_compressed_log_is_read(tmp_path: Path) -> None:
     assert numbers(poll(open_sources([path], is_live=False))) == [1, 2, 3]
 
 
+def test_bars_before_a_log_s_first_step_do_not_tell_its_format(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    bar = "  1%|#         | 1/100 [00:01<01:39,  1.00s/it]\r"
+    path.write_text(bar * 30_000 + "\n" + log(1, 2, 3), encoding="utf-8")
+    assert numbers(poll(open_sources([path], is_live=False))) == [1, 2, 3]
+    path.write_text(bar + bar.replace(" 1/", " 2/") + "\n", encoding="utf-8")
+    assert numbers(poll(open_sources([path], is_live=False))) == [1, 2]
+
+
 def test_a_folder_s_jobs_follow_each_other(tmp_path: Path) -> None:
     for job, seen in ((9, (1, 2, 3)), (10, (2, 3, 4, 5))):
         path = tmp_path / "logs" / f"slurm-{job}.out"
