@@ -53,7 +53,7 @@ _RAMPS = (1.5, 2.0, 3.0, 4.0)  # of the work from stage to stage; smaller ones c
 _SCALES = 0.75  # of a step grows with its work, at least; the rest is the optimizer and launches
 _LEAST_ERROR = 0.02
 _LEAST_NOISE = 0.01  # relative spread that is small on any level
-_SETTLED = 32  # steps after which the spread of a new level is known
+_SETTLED = 64  # steps after which the spread of a new level is known
 _SAME_SIZE = 0.08
 _COMPUTE = (FORWARD, BACKWARD, OPTIMIZER)
 
@@ -142,6 +142,11 @@ def _ranks(record: Record) -> Sign | None:
         waiting = f", while the others wait {duration(max(waits))} longer in communication" if max(waits) > 0 else ""
         return Sign("ranks", "one", f"Rank {slow[0]} works {duration(growth[slow[0]])} longer itself{waiting}")
     if slow and rest < _LITTLE * extra:
+        host = record.host_of(slow)
+        if host:
+            return Sign(
+                "ranks", "node", f"Ranks {', '.join(map(str, slow[:8]))}, all of {host}, work longer themselves"
+            )
         return Sign("ranks", "several", f"Ranks {', '.join(map(str, slow[:8]))} work longer themselves, the rest not")
     if not slow and min(waits) >= _MOST * extra:
         return Sign("ranks", "waiting", f"All {len(waits)} ranks are {duration(min(waits))} longer in communication")

@@ -71,7 +71,7 @@ class Monitor:
             resumed = start.resumed_step if start.resumed_step is not None else self._last
             self._restarts += 1
             self._deviations.restart(self._last, resumed, self._pauses.last_s, moved)
-        self._hosts = start.hosts or self._hosts
+        self._hosts = self._deviations.hosts = start.hosts or self._hosts
         self._end = None
 
     def health(self, now: float | None = None) -> Health:

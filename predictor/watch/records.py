@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from predictor.watch.detector import MATERIAL, Shift
@@ -25,6 +26,7 @@ class Record:
         frequent: its slow steps are too frequent for a healthy run.
         shift: the change of level.
         other_sizes_s: of the other sharp changes of level of the run.
+        hosts: of the ranks, as many to each.
         planned: the same change of the run that this one is compared with.
         activities: of its steps, by part: number of steps.
         from_start: a drift that began with the segment.
@@ -50,6 +52,7 @@ class Record:
     shift: Shift | None = None
     other_sizes_s: tuple[float, ...] = ()
     planned: Change | None = None
+    hosts: tuple[str, ...] = ()
     activities: Counter[str] = field(default_factory=Counter)
     from_start: bool = False
     grows_on: bool = False
@@ -73,6 +76,12 @@ class Record:
         self.activities.update(observation.activities)
         self.numbers.append(observation.number)
         self.latest.append((observation.number, extra_s * observation.steps, observation.steps))
+
+    def go_on(self, steps: int, extra_s: float) -> None:
+        """Count steps that the deviation costs as much as before."""
+        self.occurrences += 1
+        self.steps += steps
+        self.lost_s += extra_s * steps
 
     def remove(self, number: int) -> bool:
         """Take a recent step out again; whether it was there."""
@@ -105,6 +114,13 @@ class Record:
         return Change(
             self.kind, self.first, self.last, self.level_s, extra, self.lost_s, max(self.occurrences, 1), self.period
         )  # fmt: skip
+
+    def host_of(self, ranks: Sequence[int]) -> str:
+        """Return the host that some ranks share with no other rank; "" where there is none."""
+        each = len(self.affected.ranks) // len(self.hosts) if self.hosts else 0
+        if not each or len(self.hosts) < 2 or len(ranks) != each or len({rank // each for rank in ranks}) > 1:
+            return ""
+        return self.hosts[min(ranks[0] // each, len(self.hosts) - 1)]
 
     def is_like(self, other: Change) -> bool:
         """Whether another run changed its level at the same step, by the same factor."""

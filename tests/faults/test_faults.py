@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.watch.events import Activity, End, Event, Start, Step
-from tests.faults.judge import Verdict, event_of, judge, misses, table
+from tests.faults.judge import Verdict, judge, misses, table
 from tests.faults.truth import CAUSES, SIZES, TRUTH, Fault, Kind, faults
 
 ROOT = Path(__file__).parents[2]
@@ -68,19 +67,6 @@ def test_runs_go_through_all_kinds_sizes_and_ranks_alike_for_a_seed() -> None:
         assert sorted(mine) == sorted((size, ranks) for size in SIZES[kind] for ranks in (2, 4))
     assert CAUSES.keys() == SIZES.keys() == set(Kind)
     assert Fault.from_dict(planned[5].as_dict()) == planned[5]
-
-
-@pytest.mark.parametrize(
-    ("line", "event"),
-    [
-        ('{"event":"start","hosts":["a","b"],"world_size":4,"later":1}', Start(hosts=("a", "b"), world_size=4)),
-        ('{"event":"step","number":3,"rank":1,"parts":{"data":0.5}}', Step(3, rank=1, parts={"data": 0.5})),
-        ('{"event":"activity","part":"checkpoint","step":8,"seconds":0.25}', Activity("checkpoint", 8, 0.25)),
-        ('{"event":"end","state":"COMPLETED"}', End("COMPLETED")),
-    ],
-)
-def test_a_line_is_an_event(line: str, event: Event) -> None:
-    assert event_of(line) == event
 
 
 def stored(folder: Path, kind: Kind, extra_s: float, began: int = 61) -> Path:

@@ -27,7 +27,7 @@ MODEL = ModelConfig(
     attention_dropout=0.0,
 )  # fmt: skip
 VALIDATED_EVERY, SAVED_EVERY, SAVED_OFTEN = 45, 30, 8
-FORWARD_S, BACKWARD_S = 0.008, 0.012  # of waiting for the device
+FORWARD_S, BACKWARD_S = 0.016, 0.024  # of waiting for the device
 MB = 1e6
 ROOM = 40 * MB  # of a leak's limit, for training itself
 SETTLED = 20  # steps, after which training holds what it needs
