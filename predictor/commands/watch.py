@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from predictor.commands.config_arguments import add_config, config_path, predicted
 from predictor.commands.outputs import Output, check_outputs, write_outputs
 from predictor.commands.parser import BrokenLimit, Commands, Incomplete, Interrupted, add_command, width
@@ -67,7 +69,7 @@ def _check(arguments: argparse.Namespace) -> None:
     if arguments.prometheus is not None and arguments.once:
         raise ConfigError("--prometheus serves while a run is followed; leave out --once")
     named = [("--html", arguments.html), ("--record", arguments.record)]
-    check_outputs(named, [*arguments.paths, *arguments.log])
+    check_outputs(named, [*arguments.paths, *arguments.log, arguments.config])
 
 
 def _is_folder_alone(arguments: argparse.Namespace) -> bool:
@@ -98,12 +100,14 @@ def _is_configured(arguments: argparse.Namespace) -> bool:
 
 def _of_folder(arguments: argparse.Namespace) -> tuple[Configuration | None, Expected | None]:
     """Return what predicts the run of a folder; nothing where the folder says too little, which is said."""
-    folder = Path(arguments.paths[0])
-    own = folder / EXPERIMENT
-    paths = [str(own)] if own.is_file() else arguments.paths
+    from predictor.core.base.read_yaml import read_mapping
+    from predictor.core.schema.input_kind import is_of_trainer
+
+    own = Path(arguments.paths[0]) / EXPERIMENT
     try:
+        paths = [str(own)] if own.is_file() and is_of_trainer(read_mapping(own)) else arguments.paths
         return _prediction(argparse.Namespace(**{**vars(arguments), "paths": paths}))
-    except (ConfigError, MissingKeyError, PublishedError) as error:
+    except (ConfigError, MissingKeyError, PublishedError, yaml.YAMLError) as error:
         if arguments.system is not None or arguments.changes:
             raise
         progress(f"no prediction, so the run is judged by itself alone: {error}")
@@ -270,7 +274,7 @@ class Watch:
     def _end(self) -> Health:
         """Write the page and the record for the last time, and return the health that they show."""
         health = self._run.health()
-        self._write_page(health)
+        self._write_page(health, is_last=True)
         record = self._arguments.record
         if record is not None and self._configuration is not None:
             from predictor.watch.record import record_run
@@ -280,8 +284,8 @@ class Watch:
             progress(f"recorded in {record}")
         return health
 
-    def _write_page(self, health: Health) -> None:
-        """Write the page.
+    def _write_page(self, health: Health, is_last: bool = False) -> None:
+        """Write the page; a browser reads it again until the last one.
 
         Raises:
             ConfigError: it cannot be written.
@@ -292,9 +296,8 @@ class Watch:
         from predictor.watch.chart import MOST_POINTS
         from predictor.watch.page import page
 
-        is_live = not self._arguments.once and not self._run.is_ended
         buckets = self._run.series.at_most(MOST_POINTS)
-        reload_s = self._arguments.interval if is_live else None
+        reload_s = None if is_last else self._arguments.interval
         text = page(health, buckets, self._run.descriptions, time.time(), reload_s)
         write_outputs([Output("--html", name, lambda: text)])
 

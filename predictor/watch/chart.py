@@ -10,7 +10,7 @@ from predictor.core.base.drawing import element, pixels, round_step, text, ticks
 from predictor.core.report.page.charts import LEFT, chart, percent
 from predictor.watch.health import ChangeKind, Expected, Finding, Health
 from predictor.watch.series import Bucket
-from predictor.watch.words import seconds, when
+from predictor.watch.words import alarms_first, seconds, when
 
 HEIGHT, WIDTH = 280, 1000  # of the plot; its width is stretched
 MOST_POINTS = 500
@@ -18,6 +18,7 @@ MOST_MARKED = 60  # findings and steps beyond the top that are drawn
 NARROWEST = 0.003  # share of the width that a finding takes at least
 STRIP = 12  # height of a finding between whose steps others are as usual
 AGAIN = (ChangeKind.PERIODIC, ChangeKind.IRREGULAR)
+SHORTEST_S = 1e-6  # that the chart shows at least
 ROOM = 1.15  # above the highest of band and usual steps
 STYLE = """
 .band { fill: var(--accent); opacity: 0.13; }
@@ -95,7 +96,7 @@ def _above(buckets: Sequence[Bucket], top_s: float, x: Place) -> Iterator[str]:
 
 def _findings(findings: Sequence[Finding], last: int, x: Place) -> Iterator[str]:
     """Return the span of every finding with its number."""
-    for number, finding in enumerate(findings[:MOST_MARKED], 1):
+    for number, finding in enumerate(alarms_first(findings)[:MOST_MARKED], 1):
         change = finding.change
         end = last if change.last_step is None else change.last_step
         start, share = x(change.first_step), max(0.0, x(end) - x(change.first_step))
@@ -114,7 +115,7 @@ def steps_chart(health: Health, buckets: Sequence[Bucket]) -> str:
     usual = median(bucket.mean_s for bucket in buckets)
     levels = [finding.change.level_s + finding.change.extra_s for finding in health.findings if not finding.is_expected]
     band = [] if health.expected is None else [min(health.expected.high_s, 3.0 * usual), health.expected.seconds]
-    highest = max([usual, *band, *(level for level in levels if level < 4.0 * usual)]) or 1.0
+    highest = max([SHORTEST_S, usual, *band, *(level for level in levels if level < 4.0 * usual)])
     marks = ticks(highest * ROOM)
 
     def x(step: float) -> float:

@@ -9,8 +9,7 @@ from predictor.core.base.text_table import text_table
 from predictor.core.base.words import counted
 from predictor.core.report.text import wrapped
 from predictor.watch.comparison import Compared
-from predictor.watch.health import Health
-from predictor.watch.json_document import to_json
+from predictor.watch.json_document import finite, to_json
 from predictor.watch.text import AS_EXPECTED, LISTED, TITLE, finding_lines
 from predictor.watch.words import lasting, plain, seconds, signed
 
@@ -78,16 +77,6 @@ def _table(compared: Compared) -> list[str]:
     return text_table([*rows, _row("lost", [lasting(health.lost_s) for health in both])])
 
 
-def _findings(name: str, health: Health, width: int) -> list[str]:
-    if not health.findings:
-        return [f"{name}: no deviation"]
-    lines = [f"{name}: {counted(len(health.findings), 'deviation')}"]
-    for number, finding in enumerate(health.findings[:LISTED], 1):
-        first, *others = finding_lines(number, finding)
-        lines += [*wrapped([f"  {first}"], width, 5), *wrapped([f"  {line}" for line in others], width, 11)]
-    return lines
-
-
 def _stretches(compared: Compared) -> list[str]:
     if len(compared.stretches) < 2:
         return []
@@ -104,7 +93,8 @@ def render(compared: Compared, width: int = 100) -> str:
     lines = wrapped([f"{title:{TITLE}}{words}" for title, words in titles.items()], width, TITLE)
     lines += ["", *_table(compared), *_stretches(compared), ""]
     for name, health in zip(compared.names, (compared.this, compared.other), strict=True):
-        lines += _findings(name, health, width)
+        lines += [f"{name}: {counted(len(health.findings), 'deviation') if health.findings else 'no deviation'}"]
+        lines += finding_lines(health.findings, width)
         lines += wrapped([f"Note on {name}: {note}" for note in health.notes], width, 6)
     return plain("\n".join(lines))
 
@@ -112,7 +102,7 @@ def render(compared: Compared, width: int = 100) -> str:
 def comparison_json(compared: Compared, sources: tuple[Sequence[str], Sequence[str]], at: float) -> dict[str, Any]:
     """Return the document; ``at`` is now, in seconds since the epoch."""
     keys = ("first_step", "last_step", "steps", "this_s", "other_s", "ratio")
-    return {
+    content = {
         "format": FORMAT,
         "names": list(compared.names),
         "relative_to_other": compared.ratio,
@@ -120,3 +110,4 @@ def comparison_json(compared: Compared, sources: tuple[Sequence[str], Sequence[s
         "this": to_json(compared.this, sources[0], at),
         "other": to_json(compared.other, sources[1], at),
     }
+    return finite(content)

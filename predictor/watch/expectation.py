@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from predictor.core.costs.cost import Cost
 from predictor.core.predict.prediction import StepPrediction
@@ -27,8 +28,6 @@ def timed(step: Cost, parts_us: Mapping[str, float], source: str) -> Expected:
 
 def expected(predicted: StepPrediction) -> Expected:
     """Return what a prediction expects of a run: time by the parts of the critical stage, batch, FLOPs, memory."""
-    from dataclasses import replace
-
     prediction, run = predicted.prediction, predicted.run
     critical = stage_parts(prediction)[prediction.critical_stage]
     limit = predicted.loaded.system.hardware.gpu.memory_gib

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import UTC
 from math import isfinite
 from typing import Any
 
 from predictor.watch.health import Expected, Finding, Health
-from predictor.watch.words import deviation
+from predictor.watch.words import clock, deviation
 
 FORMAT = "estimate-train-time/watch/1"
 
@@ -20,7 +20,7 @@ def moment(at: float | None) -> str | None:
     >>> moment(1_796_000_000.0)
     '2026-11-30T00:53:20Z'
     """
-    return None if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return None if at is None else clock(at, "%Y-%m-%dT%H:%M:%SZ", UTC)
 
 
 def _expected(expected: Expected) -> dict[str, Any]:
@@ -73,14 +73,17 @@ def to_json(health: Health, sources: Sequence[str], at: float) -> dict[str, Any]
         "notes": list(health.notes),
         "sources": list(sources),
     }
-    finite: dict[str, Any] = _finite(content)
-    return finite
+    return finite(content)
+
+
+def finite(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with null for numbers that JSON does not have, which only a log can lead to."""
+    return {key: _finite(value) for key, value in content.items()}
 
 
 def _finite(value: Any) -> Any:
-    """Return nested values with null for numbers that JSON does not have, which only a log can hold."""
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return finite(value)
     if isinstance(value, list):
         return [_finite(inner) for inner in value]
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -10,9 +10,10 @@ from predictor.core.report.page.style import STYLE
 from predictor.watch import chart
 from predictor.watch.health import Finding, Health
 from predictor.watch.series import Bucket
-from predictor.watch.text import LISTED, answer, facts, number_rows, part_rows, trust, why
-from predictor.watch.words import extent, moment, seconds, when
+from predictor.watch.text import answer, facts, number_rows, part_rows, trust, why
+from predictor.watch.words import alarms_first, extent, moment, plain, seconds, when
 
+SHOWN = 20  # findings
 LEGEND = (
     '<ul class="legend"><li><i style="background:var(--ink)"></i>mean of neighbouring steps</li>'
     '<li><i style="background:var(--ink);opacity:0.16"></i>smallest to largest</li>{band}'
@@ -64,8 +65,10 @@ def page(
     head = answer(health)
     numbers, parts = number_rows(health), part_rows(health)
     known = "".join(f"<dt>{escape(name)}</dt><dd>{escape(words)}</dd>" for name, words in facts(health).items())
-    found = "".join(_finding(number, finding) for number, finding in enumerate(health.findings[:LISTED], 1))
-    more = len(health.findings) - LISTED
+    found = "".join(
+        _finding(number, finding) for number, finding in enumerate(alarms_first(health.findings)[:SHOWN], 1)
+    )
+    more = len(health.findings) - SHOWN
     drawn = chart.steps_chart(health, buckets)
     band = "" if health.expected is None else BAND
     sections = [
@@ -80,7 +83,7 @@ def page(
     ]
     reload = "" if reload_s is None else f'<meta http-equiv="refresh" content="{reload_s:.0f}">'
     step = "–" if health.median_s is None else seconds(health.median_s)
-    return (
+    return plain(
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         f'content="width=device-width, initial-scale=1">{reload}<title>{escape(f"{step} · {health.state}")}</title>'
         f"<style>{STYLE}{chart.STYLE}</style></head><body><main>"

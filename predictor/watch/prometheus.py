@@ -6,7 +6,7 @@ Text exposition format 0.0.4; names after prometheus.io/docs/practices/naming: o
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +14,7 @@ from math import isfinite
 from threading import BoundedSemaphore, Thread
 from typing import Any, NamedTuple
 
+from predictor import __version__
 from predictor.watch.health import Health, State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -22,6 +23,28 @@ PREFIX = "training_run_"
 MOST_CONNECTIONS = 16  # open ones; further clients wait
 TIMEOUT_S = 10.0  # within which a client asks and takes its answer
 GAUGE, COUNTER = "gauge", "counter"
+# By metric: field of ``Health``, then of ``Expected``, and what it is.
+OF_THE_RUN = {
+    "steps_total": ("steps", "Optimizer steps seen."),
+    "restarts_total": ("restarts", "Restarts of the process."),
+    "last_step": ("last_step", "Number of the last step."),
+    "last_event_timestamp_seconds": ("last_at", "Time of the last event in the log."),
+    "step_seconds": ("median_s", "Usual step: the recent median."),
+    "step_low_seconds": ("low_s", "Low end of the central 90 % of recent steps."),
+    "step_high_seconds": ("high_s", "High end of the central 90 % of recent steps."),
+    "step_spread_ratio": ("spread", "Robust relative standard deviation of steps."),
+    "tokens_per_second": ("tokens_per_second", "Tokens per second of the whole run."),
+    "model_flops_utilization_ratio": ("mfu", "Model FLOP/s over the GPUs' peak."),
+    "lost_seconds": ("lost_s", "Time above the expected step so far."),
+    "lost_to_come_seconds": ("lost_to_come_s", "Time above it to the end."),
+    "end_timestamp_seconds": ("end_at", "When the run is to end, or ended."),
+}
+EXPECTED = {
+    "expected_step_seconds": ("seconds", "Predicted step."),
+    "expected_step_low_seconds": ("low_s", "Low end of its 90 % interval."),
+    "expected_step_high_seconds": ("high_s", "High end of its 90 % interval."),
+    "calibrated_step_seconds": ("calibrated_s", "Predicted step, calibrated on the run's first healthy ones."),
+}
 
 
 class Metric(NamedTuple):
@@ -30,7 +53,7 @@ class Metric(NamedTuple):
     name: str
     kind: str
     text: str
-    samples: Iterable[tuple[dict[str, str], float | None]]
+    samples: Iterable[tuple[Mapping[str, str], float | None]]
 
 
 def _escaped(text: str) -> str:
@@ -39,47 +62,27 @@ def _escaped(text: str) -> str:
 
 def _metrics(health: Health) -> Iterator[Metric]:
     """Return what is known of a run."""
-
-    def one(value: float | None) -> list[tuple[dict[str, str], float | None]]:
-        return [({}, value)]
-
-    expected = health.expected
-    yield Metric("state", GAUGE, "1 for the state that the run is in.", [
-        ({"state": state.name.lower()}, float(state is health.state)) for state in State
-    ])  # fmt: skip
-    yield Metric("steps_total", COUNTER, "Optimizer steps seen.", one(health.steps))
-    yield Metric("restarts_total", COUNTER, "Restarts of the process.", one(health.restarts))
-    yield Metric("last_step", GAUGE, "Number of the last step.", one(health.last_step))
-    yield Metric("last_event_timestamp_seconds", GAUGE, "Time of the last event in the log.", one(health.last_at))
-    yield Metric("step_seconds", GAUGE, "Usual step: the recent median.", one(health.median_s))
-    yield Metric("step_low_seconds", GAUGE, "Low end of the central 90 % of recent steps.", one(health.low_s))
-    yield Metric("step_high_seconds", GAUGE, "High end of the central 90 % of recent steps.", one(health.high_s))
-    yield Metric("step_spread_ratio", GAUGE, "Robust relative standard deviation of steps.", one(health.spread))
-    yield Metric("tokens_per_second", GAUGE, "Tokens per second of the whole run.", one(health.tokens_per_second))
-    yield Metric("model_flops_utilization_ratio", GAUGE, "Model FLOP/s over the GPUs' peak.", one(health.mfu))
-    yield Metric("lost_seconds", GAUGE, "Time above the expected step so far.", one(health.lost_s))
-    yield Metric("lost_to_come_seconds", GAUGE, "Time above it to the end.", one(health.lost_to_come_s))
-    yield Metric("end_timestamp_seconds", GAUGE, "When the run is to end, or ended.", one(health.end_at))
-    yield Metric("part_seconds", GAUGE, "Measured part of a step.", [
-        ({"part": part}, value) for part, value in health.parts.items()
-    ])  # fmt: skip
-    if expected is not None:
-        yield Metric("expected_step_seconds", GAUGE, "Predicted step.", one(expected.seconds))
-        yield Metric("expected_step_low_seconds", GAUGE, "Low end of its 90 % interval.", one(expected.low_s))
-        yield Metric("expected_step_high_seconds", GAUGE, "High end of its 90 % interval.", one(expected.high_s))
-        calibrated = expected.calibrated_s
-        yield Metric("calibrated_step_seconds", GAUGE, "Predicted step, calibrated on healthy ones.", one(calibrated))
-        yield Metric("expected_part_seconds", GAUGE, "Predicted part of a step.", [
-            ({"part": part}, value) for part, value in expected.parts.items()
-        ])  # fmt: skip
+    states = [({"state": state.name.lower()}, float(state is health.state)) for state in State]
+    yield Metric("state", GAUGE, "1 for the state that the run is in.", states)
+    for name, (field, text) in OF_THE_RUN.items():
+        kind = COUNTER if name.endswith("_total") else GAUGE
+        yield Metric(name, kind, text, [({}, getattr(health, field))])
+    yield _parts("part_seconds", "Measured part of a step.", health.parts)
+    if health.expected is not None:
+        for name, (field, text) in EXPECTED.items():
+            yield Metric(name, GAUGE, text, [({}, getattr(health.expected, field))])
+        yield _parts("expected_part_seconds", "Predicted part of a step.", health.expected.parts)
     losses: dict[tuple[str, str, str], float] = {}
     for finding in health.findings:
         cause = finding.explanations[0].cause
         key = (cause, finding.change.kind.name.lower(), str(finding.is_expected).lower())
         losses[key] = losses.get(key, 0.0) + finding.change.lost_s
-    yield Metric("finding_lost_seconds", GAUGE, "Time lost to deviations, by their most probable cause.", [
-        ({"cause": cause, "kind": kind, "expected": usual}, lost) for (cause, kind, usual), lost in losses.items()
-    ])  # fmt: skip
+    lost = [({"cause": cause, "kind": kind, "expected": usual}, size) for (cause, kind, usual), size in losses.items()]
+    yield Metric("finding_lost_seconds", GAUGE, "Time lost to deviations, by their most probable cause.", lost)
+
+
+def _parts(name: str, text: str, parts: Mapping[str, float]) -> Metric:
+    return Metric(name, GAUGE, text, [({"part": part}, value) for part, value in parts.items()])
 
 
 def exposition(health: Health) -> str:
@@ -129,6 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
     """One request."""
 
     server: _Server
+    server_version, sys_version = f"estimate-train-time/{__version__}", ""
     timeout = TIMEOUT_S
 
     def do_GET(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 
 from predictor.watch.events import Step
 
 MOST_BUCKETS = 4096
+LONGEST_S = 1e9  # a longer step is none
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class StepSeries:
         if step.rank != self._rank:
             return
         seconds, self._before = self._seconds(step), step
-        if seconds is None or not isfinite(seconds):
+        if seconds is None or not 0.0 <= seconds <= LONGEST_S:
             return
         bucket = Bucket(step.number - step.steps + 1, step.number, step.steps, seconds * step.steps, seconds, seconds)
         self._add(step.number // self.width, bucket)

@@ -8,9 +8,11 @@ from predictor.core.base.text_table import text_table
 from predictor.core.base.words import counted
 from predictor.core.report.text import wrapped
 from predictor.watch.events import BACKWARD, FORWARD, OPTIMIZER
+from predictor.watch.explain import NOT_EXPLAINED
 from predictor.watch.health import Expected, Finding, Health, State
 from predictor.watch.words import (
     NOT_LOST_S,
+    alarms_first,
     deviation,
     expected_s,
     extent,
@@ -27,9 +29,11 @@ from predictor.watch.words import (
 TITLE = 10
 # Kernels of a prediction that a measured part holds, traffic and waiting aside.
 KERNELS = {FORWARD: ("forward",), BACKWARD: ("recompute", "backward"), OPTIMIZER: ("optimizer",)}
+LEAST_TREND = 5e-4  # per 1,000 steps, that is shown
 AS_EXPECTED = 0.005  # a smaller difference is none
-LISTED = 12  # findings; --json has all
+LISTED = 6  # findings of a kind; --json has all
 LISTED_CAUSES = 3
+ADVICE = "    to "
 LEAST_BELIEF = 0.02  # of a cause that is listed behind the first
 
 
@@ -93,38 +97,42 @@ def why(health: Health) -> str:
     lost = f", {lasting(first.change.lost_s)} lost" if first.change.lost_s >= NOT_LOST_S else ""
     more = f" {counted(len(found) - 1, 'other deviation')} below." if len(found) > 1 else ""
     title = cause.title[:1].upper() + cause.title[1:]
-    return f"{title} ({cause.belief:.0%} sure): {when(first.change)}{lost}.{more}{healthy}"
+    sure = "" if cause.cause == NOT_EXPLAINED else f" ({cause.belief:.0%} sure)"
+    return f"{title}{sure}: {when(first.change)}{lost}.{more}{healthy}"
 
 
-def finding_lines(number: int, finding: Finding) -> list[str]:
+def _in_detail(number: int, finding: Finding) -> list[str]:
     """Return a finding: its change, its causes with their evidence, and the remedy of the first."""
-    change = finding.change
-    usual = "; healthy runs show this" if finding.is_expected else ""
-    lines = [f"{number}  {when(change)}: {extent(change)}{usual}"]
+    lines = [f"{number:2}  {when(finding.change)}: {extent(finding.change)}"]
     for rank, cause in enumerate(finding.explanations[:LISTED_CAUSES]):
         if rank and cause.belief < LEAST_BELIEF:
             break
-        lines.append(
-            f"   {cause.belief:4.0%}  {cause.title}" + (f": {'; '.join(cause.evidence)}" * bool(cause.evidence))
-        )
+        evidence = f": {'; '.join(cause.evidence)}" if cause.evidence else ""
+        lines.append(f"    {cause.belief:4.0%}  {cause.title}{evidence}")
     first = finding.explanations[0]
     if first.distinguish and len(finding.explanations) > 1:
-        lines.append(f"   to tell: {first.distinguish}")
-    if first.remedy:
-        lines.append(f"   to do: {first.remedy}")
-    return lines
+        lines.append(f"{ADVICE}tell: {first.distinguish}")
+    return [*lines, f"{ADVICE}do: {first.remedy}"] if first.remedy else lines
 
 
-def _findings(health: Health, width: int) -> list[str]:
-    if not health.findings:
-        return []
-    lines = ["", "Findings, the costliest first"]
-    for number, finding in enumerate(health.findings[:LISTED], 1):
-        first, *others = finding_lines(number, finding)
-        lines += [*wrapped([first], width, 3), *wrapped(others, width, 9)]
-    if len(health.findings) > LISTED:
-        lines.append(f"and {len(health.findings) - LISTED} more; --json lists all")
-    return lines
+def finding_lines(findings: Sequence[Finding], width: int) -> list[str]:
+    """Return the findings, those that a healthy run does not show in detail; the same advice is given once."""
+    numbered = list(enumerate(alarms_first(findings), 1))
+    alarms = [pair for pair in numbered if not pair[1].is_expected]
+    usual = [pair for pair in numbered if pair[1].is_expected]
+    lines, given = ["Findings, the costliest first"] if alarms else [], set[str]()
+    for number, finding in alarms[:LISTED]:
+        first, *others = _in_detail(number, finding)
+        fresh = [line for line in others if line not in given]
+        given.update(line for line in others if line.startswith(ADVICE))
+        lines += [*wrapped([first], width, 4), *wrapped(fresh, width, 10)]
+    lines += ["Deviations that healthy runs show"] if usual else []
+    for number, finding in usual[:LISTED]:
+        cause = finding.explanations[0]
+        told = f"{number:2}  {when(finding.change)}: {extent(finding.change)}: {cause.title} ({cause.belief:.0%})"
+        lines += wrapped([told], width, 4)
+    left = max(0, len(alarms) - LISTED) + max(0, len(usual) - LISTED)
+    return [*lines, f"and {left} more; --json lists all"] if left else lines
 
 
 def _speed(tokens: float | None, step_s: float | None, flops: float | None, peak: float | None) -> tuple[str, str]:
@@ -160,8 +168,9 @@ def facts(health: Health) -> dict[str, str]:
     """Return what else is known of the run, by its title."""
     found: dict[str, str] = {}
     if health.spread is not None:
-        trend = "" if health.trend is None else f", trend {signed(health.trend)} per 1,000 steps"
-        found["spread"] = f"{health.spread:.1%}{trend}"
+        trend = health.trend or 0.0
+        told = f", trend {signed(trend)} per 1,000 steps" if abs(trend) >= LEAST_TREND else ""
+        found["spread"] = f"{health.spread:.1%}{told}"
     if health.first_step is not None and health.last_step is not None:
         found["steps"] = f"{health.steps:,}, numbers {health.first_step:,} to {health.last_step:,}"
         found["steps"] += f", {counted(health.restarts, 'restart')}" if health.restarts else ""
@@ -191,11 +200,11 @@ def part_rows(health: Health) -> list[Sequence[str]]:
     if not health.parts:
         return []
     predicted = {} if health.expected is None else health.expected.parts
-    rows: list[Sequence[str]] = [("part of a step", "measured", "predicted kernels" if predicted else "")]
+    rows: list[Sequence[str]] = [("part of a step", "measured", "predicted kernels")]
     for name, value in sorted(health.parts.items(), key=lambda item: -item[1]):
         kernels = sum(predicted.get(label, 0.0) for label in KERNELS.get(name, ()))
         rows.append((name.replace("_", " "), seconds(value), seconds(kernels) if kernels else "-"))
-    return rows
+    return rows if predicted else [row[:2] for row in rows]
 
 
 def render(health: Health, sources: Sequence[str], width: int = 100) -> str:
@@ -208,7 +217,7 @@ def render(health: Health, sources: Sequence[str], width: int = 100) -> str:
     """
     titles = {"Health": answer(health), "Trust": trust(health), "Why": why(health)}
     lines = wrapped([f"{title:{TITLE}}{words}" for title, words in titles.items()], width, TITLE)
-    lines += _findings(health, width)
+    lines += ["", *finding_lines(health.findings, width)] if health.findings else []
     lines += ["", *text_table(number_rows(health))] if len(number_rows(health)) > 1 else []
     lines += wrapped([f"{title:{TITLE}}{words}" for title, words in facts(health).items()], width, TITLE)
     lines += ["", *text_table(part_rows(health))] if health.parts else []

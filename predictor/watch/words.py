@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Iterable
+from datetime import datetime, tzinfo
 
 from predictor.core.base.quantities import duration, span
 from predictor.watch.health import Change, ChangeKind, Expected, Finding, Health, State
@@ -42,7 +43,15 @@ def lasting(value: float) -> str:
 
 def moment(at: float) -> str:
     """Return a moment to the minute, in this machine's zone, which a log without zones is taken to be in."""
-    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M}"
+    return clock(at, "%Y-%m-%d %H:%M") or "no date"
+
+
+def clock(at: float, form: str, zone: tzinfo | None = None) -> str | None:
+    """Return a moment in a form of ``strftime``; None of a number that is no moment, which only a log can state."""
+    try:
+        return datetime.fromtimestamp(at, zone).strftime(form)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def signed(share: float) -> str:
@@ -68,6 +77,11 @@ def deviation(health: Health) -> float | None:
     return health.median_s / expected_s(health.expected) - 1.0
 
 
+def alarms_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings as they are numbered: those that a healthy run does not show, then the others."""
+    return sorted(findings, key=lambda finding: finding.is_expected)
+
+
 def slowdown(health: Health) -> float | None:
     """Return by how much a run is slower than it should be, relative.
 
@@ -78,7 +92,8 @@ def slowdown(health: Health) -> float | None:
         return None
     if health.expected is not None:
         return health.median_s / health.expected.seconds - 1.0
-    return lost_s(health) / (health.steps * health.median_s) if health.steps and health.median_s else None
+    usual = health.steps * health.median_s
+    return lost_s(health) / usual if usual > 0.0 else None
 
 
 def when(change: Change) -> str:
@@ -97,7 +112,7 @@ def when(change: Change) -> str:
             return "no step for long"
         case ChangeKind.WHOLE:
             return "the whole run"
-    return f"{change.kind} {during}"
+    return f"{change.kind}{',' if last else ''} {during}"
 
 
 def extent(change: Change) -> str:
@@ -133,7 +148,7 @@ def brief(health: Health) -> str:
 
 def line(health: Health, at: float) -> str:
     """Return the state in a line, for a terminal that follows a run."""
-    parts = [f"{datetime.fromtimestamp(at):%H:%M:%S}", brief(health)]
+    parts = [clock(at, "%H:%M:%S") or "", brief(health)]
     if health.last_step is not None:
         parts.append(f"step {health.last_step:,}")
     if health.tokens_per_second is not None:

@@ -7,9 +7,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import yaml
 
+from model_training_framework.config import ExperimentConfig
+from model_training_framework.prediction import predict_experiment
 from model_training_framework.run_health import HEAD_BYTES, TAIL_BYTES, health_of
+from predictor.__main__ import main
 from predictor.watch.health import State
+from tests.launch.examples import transformer
 
 PREDICTED = {"step_s": 1.0, "low_step_s": 0.7, "high_step_s": 1.5, "tokens_per_second": 1000.0, "system": "H100"}
 
@@ -63,3 +68,14 @@ def test_files_without_a_step_have_no_health(tmp_path: Path, content: bytes) -> 
     (tmp_path / "steps.jsonl").write_bytes(content)
     assert health_of(tmp_path, {"step_s": "x"}, 0.0) is None
     assert health_of(tmp_path / "absent", None, None) is None
+
+
+def test_watch_reads_an_experiment_s_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "steps.jsonl", 300)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(transformer()), encoding="utf-8")
+    assert main(["watch", str(tmp_path), "--once", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["last_step"] == 300
+    assert content["expected"]["step_s"] == pytest.approx(
+        predict_experiment(ExperimentConfig.from_dict(transformer())).step_s
+    )

@@ -158,6 +158,9 @@ def test_steps_are_written_together_twice_a_second(tmp_path: Path) -> None:
     recorder.end("COMPLETED")
 
 
+FAKE_STATS = {"num_alloc_retries": 3, "reserved_bytes": {"all": {"current": 5e9}}}
+
+
 class FakeEvent:
     """A CUDA event of a GPU that is some steps behind the host."""
 
@@ -185,8 +188,7 @@ def test_on_a_gpu_a_step_is_written_once_its_events_have_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    stats = {"num_alloc_retries": 3, "reserved_bytes": {"all": {"current": 5e9}}}
-    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda _: stats)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda _: FAKE_STATS)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("P", (), {"total_memory": 80e9}))
     recorder = Recorder(tmp_path, 0, 1, torch.device("cuda", 0))
     recorder.start("test")
@@ -206,3 +208,23 @@ def test_on_a_gpu_a_step_is_written_once_its_events_have_passed(
     assert steps[1]["parts"] == {"data": pytest.approx(0.002), "forward": pytest.approx(0.002)}
     assert (steps[0]["memory_bytes"], steps[0]["memory_limit_bytes"]) == (5e9, 80e9)
     assert steps[0]["counters"]["allocator_retries"] == 3
+
+
+def test_a_gpu_that_failed_is_neither_waited_for_nor_hides_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failed(FakeEvent):
+        def query(self) -> bool:
+            raise RuntimeError("an illegal memory access was encountered")
+
+        def synchronize(self) -> None:
+            raise AssertionError("waits for a device that failed")
+
+    monkeypatch.setattr(torch.cuda, "Event", Failed)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda _: FAKE_STATS)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("P", (), {"total_memory": 80e9}))
+    recorder = Recorder(tmp_path, 0, 1, torch.device("cuda", 0))
+    recorder.start("test")
+    recorder.step(1)
+    recorder.end("FAILED")
+    assert [line["event"] for line in lines(tmp_path)] == ["start", "end"]

@@ -39,7 +39,7 @@ SLOW_RANK = Finding(
             "drain the node of rank 5",
         ),
         Explanation("network", "network", 0.12),
-        Explanation("not explained", "not explained", 0.01),
+        Explanation("not_explained", "not explained", 0.01),
     ),
 )
 CHECKPOINTS = Finding(

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from model_training_framework.health.recorder import Recorder
+from model_training_framework.health.recorder import COMPLETED, Recorder
 from predictor.watch.events import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER
 
 
@@ -75,4 +75,4 @@ class HealthCallback(TrainerCallback):  # type: ignore[misc]
         """Close the file."""
         for hook in self._hooks:
             hook.remove()
-        self._recorder.end("COMPLETED")
+        self._recorder.end(COMPLETED)

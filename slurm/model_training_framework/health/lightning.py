@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model_training_framework.health.recorder import REST, Recorder, state_of
+from model_training_framework.health.recorder import COMPLETED, REST, Recorder, state_of
 from predictor.watch.events import BACKWARD, CHECKPOINT, DATA, EVALUATION, FORWARD, OPTIMIZER
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class HealthCallback(Callback):  # type: ignore[misc]
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Close the file."""
-        self._end(trainer, "COMPLETED")
+        self._end(trainer, COMPLETED)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Close the file with the reason."""

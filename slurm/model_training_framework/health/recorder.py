@@ -24,6 +24,7 @@ from predictor.watch.events import ALLOCATOR_RETRIES, COMMUNICATION
 log = logging.getLogger(__name__)
 
 FOLDER = "health"
+COMPLETED = "COMPLETED"
 REST = ""  # time of a step that belongs to no part
 OUTSIDE = "outside"  # time between steps: checkpoints and evaluations, which have lines of their own
 INTERVAL_S = 0.5  # between writes: encoding many lines at once is cheap; a kill loses no more
@@ -167,7 +168,7 @@ class Recorder:
     def end(self, state: str) -> None:
         """Note that training ended, and close the file."""
         atexit.unregister(self._write)
-        self._settle(0)
+        self._settle(0 if state == COMPLETED else MOST_WAITING)  # a GPU that failed is not waited for
         if self._rank == 0:
             self._add("end", state=state, at=time.time())
         if self._lines is not None:
@@ -180,7 +181,7 @@ class Recorder:
         while self._waiting:
             if self._marks.is_gpu:
                 last = self._waiting[0][1][-1][1]
-                if not last.query():
+                if not _has_passed(last):
                     if len(self._waiting) <= most:
                         return
                     last.synchronize()
@@ -234,6 +235,13 @@ class Recorder:
         self._settle(MOST_WAITING)
         if self._lines is not None:
             self._lines.write()
+
+
+def _has_passed(event: Any) -> bool:
+    try:
+        return bool(event.query())
+    except RuntimeError:  # the device failed, which is what ends the run
+        return False
 
 
 def state_of(error: BaseException) -> str:

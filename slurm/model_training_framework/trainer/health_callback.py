@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from model_training_framework.health.recorder import REST, Recorder, state_of
+from model_training_framework.health.recorder import COMPLETED, REST, Recorder, state_of
 from model_training_framework.trainer.callbacks import TrainingCallback
 from model_training_framework.trainer.snapshot import ddp_of
 from model_training_framework.trainer.state import TrainerPhase
@@ -114,7 +114,7 @@ class HealthCallback(TrainingCallback):
 
     def on_training_end(self, trainer: TrainerView, logs: dict[str, Any]) -> None:
         """Close the file."""
-        self._end("COMPLETED")
+        self._end(COMPLETED)
 
     def on_failure(self, trainer: TrainerView, error: BaseException) -> None:
         """Close the file with the reason, in Slurm's words."""

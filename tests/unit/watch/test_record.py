@@ -13,6 +13,7 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.predict.inputs import Configuration, read
 from predictor.evidence.calibration.inputs import read_observations
 from predictor.evidence.verification.run_tables import verified_table
+from predictor.layout_search.model_options import of_model
 from predictor.watch.record import record_run
 from tests.unit.watched_examples import HEALTHY, WAITING
 
@@ -32,6 +33,21 @@ def test_verify_and_calibrate_read_what_was_recorded(tmp_path: Path) -> None:
     assert run.compared.seconds == pytest.approx(predict(GALLERY / "llama-8b.yml").step.us / 1e6)
     observations, failed = read_observations([str(path)], "H100")
     assert (len(observations), failed) == (1, [])
+
+
+def test_another_tool_s_file_and_a_preset_are_whole_in_their_rows(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    script, preset = (
+        predict(of_model(str(model), keys, "H100"))
+        for model, keys in (
+            (GALLERY / "launch.sh", ["model.vocab_size=128256"]),
+            ("llama3-8b", ["gpus=64", "global_batch_size=64"]),
+        )
+    )
+    for step in (script, preset):
+        record(path, step.name, configuration=step.configuration)
+    recorded = [run.compared.seconds for run in verified_table(path, None).runs]
+    assert recorded == pytest.approx([script.step.us / 1e6, preset.step.us / 1e6])
 
 
 def test_a_row_joins_a_table_with_other_columns_and_replaces_its_own(tmp_path: Path) -> None:

@@ -28,7 +28,15 @@ def test_a_finding_has_its_evidence_what_tells_it_and_what_to_do() -> None:
     assert "to do: drain the node of rank 5" in text
     assert "  1%  not explained" not in text  # too improbable to list
     assert "every 100 steps, steps 100 to 600" in text
-    assert "healthy runs show this" in text
+    assert " 2  every 100 steps, steps 100 to 600: 3 s more than 1.64 s a step, 18 s lost: checkpoint (97%)" in text
+
+
+def test_the_same_advice_is_given_once_and_long_lists_are_cut() -> None:
+    text = render(replace(SLOWER, findings=(SLOW_RANK,) * 9 + (CHECKPOINTS,) * 8), [])
+    assert text.count("to do: drain the node") == 1
+    assert text.count("84%  one slow rank") == 6
+    assert text.count("checkpoint (97%)") == 6
+    assert "and 5 more; --json lists all" in text
 
 
 def test_the_numbers_are_a_table_and_no_line_is_too_wide() -> None:
@@ -46,6 +54,11 @@ def test_a_run_without_configuration_is_judged_by_itself() -> None:
     assert trust(HEALTHY).startswith("Judged by the run's own steps")
     assert why(HEALTHY) == "No deviation needs an explanation."
     assert answer(HEALTHY) == "Healthy after step 600: 1.64 s a step."
+
+
+def test_an_unknown_cause_is_not_said_to_be_sure() -> None:
+    unknown = replace(SLOW_RANK, explanations=SLOW_RANK.explanations[2:])
+    assert why(replace(SLOWER, findings=(unknown,))) == "Not explained: jump from step 401 on, 72 s lost."
 
 
 def test_a_run_without_a_step_says_that_it_has_none() -> None:
