@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import replace
-from math import log2
+from math import log, log1p, log2
 from statistics import median
 
 from predictor.watch.activities import Activities
 from predictor.watch.assembly import BESIDE_STEPS
-from predictor.watch.baseline import WINDOW, log_seconds
+from predictor.watch.baseline import WINDOW, Baseline, log_seconds
 from predictor.watch.calibration import calibrated, is_within, needed_parts
-from predictor.watch.detector import Detector, Label, Outcome, Shift
+from predictor.watch.detector import MATERIAL, Detector, Label, Outcome, Shift
 from predictor.watch.drift import Drift
 from predictor.watch.events import Activity
 from predictor.watch.explain import NOT_EXPLAINED, finding_of
@@ -50,6 +50,7 @@ class Deviations:
         self._recent: deque[tuple[Observation, float]] = deque()
         self._suspects: list[tuple[Observation, float]] = []
         self._drifting: Record | None = None
+        self._before: tuple[Baseline, Profile, Record] | None = None  # the process before this one
         self._early: Profile | None = None  # usual steps at the beginning of the present level
         self._masked = 0.0
         self._observed = self._steps = 0
@@ -126,11 +127,13 @@ class Deviations:
 
     def _levels_add(self, observation: Observation, counts: bool = True) -> None:
         """Add a step to the changes of level that go on; the last one takes what is above the ones before."""
-        going = [record for record in self.levels if record.last is None]
+        going = [record for record in self.levels if record.last is None and record.shift is not None]
         for record in going:
-            level = record.shift.after_s if record.shift is not None else record.level_s
-            seconds = observation.seconds if record is going[-1] and counts else level
-            record.add(observation, seconds - record.level_s)
+            size_s = record.size_s
+            if record is going[-1] and counts:
+                record.add(observation, observation.seconds - record.level_s)
+            else:
+                record.go_on(observation.steps, size_s)
 
     def _calibrate(self, observation: Observation) -> None:
         if len(self._calibration) >= _CALIBRATED_BY or self.levels:
@@ -156,6 +159,21 @@ class Deviations:
         record.usual = self.usual.copy()
         if record.lost_s > level / 2:
             self._processes.append(record)
+        if self._before is not None:
+            self._compare(first[0].number, *self._before)
+            self._before = None
+
+    def _compare(self, first: int, before: Baseline, usual: Profile, restart: Record) -> None:
+        """Compare the level of a new process with the one before: nodes differ, and slowness may go with them."""
+        now = self.detector.baseline
+        assert now is not None
+        shift = Shift(first, before.seconds, now.seconds, before.noise, now.noise, sharp=False)
+        self._end_levels(shift)
+        error = (now.sigma**2 / len(now) + before.sigma**2 / len(before)) ** 0.5
+        if log(now.seconds / before.seconds) > max(log1p(MATERIAL), 3 * error):
+            level = Record(ChangeKind.JUMP, first, before.seconds, usual, seen=first, shift=shift)
+            level.restarted, level.hosts_changed = restart.restarted, restart.hosts_changed
+            self.levels.append(level)
 
     def take_activity(self, activity: Activity) -> None:
         """Take work beside steps."""
@@ -248,21 +266,23 @@ class Deviations:
         """Take a new process: the level is learned anew, steps taken twice are lost."""
         level = self.usual_s or 0.0
         repeated = max(last - resumed, 0)
-        record = Record(ChangeKind.SINGLE, resumed + 1, level, self.usual.copy(), last=last, hosts_changed=moved)
+        record = Record(ChangeKind.SINGLE, resumed + 1, level, self.usual.copy(), hosts_changed=moved)
+        record.last = max(last, record.first)
         record.lost_s = repeated * level + (pause_s or 0.0)
         record.occurrences = record.steps = 1
         record.restarted = f"The process restarted at step {resumed + 1}; {repeated} steps are taken again"
         self._processes.append(record)
+        if self.detector.baseline is not None:
+            self._before = (self.detector.baseline, self.usual, record)
         self._clear_process(last)
 
     def _clear_process(self, last: int) -> None:
         self.detector.restart()
         self._recent.clear()
         self._suspects, self._first = [], []
+        self.usual = usual_profile()
         for slow in self._slow.values():
             slow.restart()
-        for record in self.levels:
-            record.last = last if record.last is None else record.last
         self._end_drift(last + 1)
 
     def whole(self, last: int | None) -> Finding | None:
@@ -281,9 +301,7 @@ class Deviations:
         finding = finding_of(record)
         needed = needed_parts(expected, own)
         explanations = tuple(
-            type(item)(item.cause, item.title, item.belief, item.evidence + needed, item.distinguish, item.remedy)
-            if item.cause == NOT_EXPLAINED
-            else item
+            replace(item, evidence=item.evidence + needed) if item.cause == NOT_EXPLAINED else item
             for item in finding.explanations
         )
         return Finding(finding.change, explanations)

@@ -14,10 +14,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from predictor.watch.evidence import Sign, signs_of
-from predictor.watch.health import Explanation, Finding
+from predictor.watch.health import ChangeKind, Explanation, Finding
 from predictor.watch.records import Record
 
 NOT_EXPLAINED = "not_explained"
+WORKLOAD_CHANGED = "workload_changed"
 _SUPPORTS = 2.0  # likelihood ratio from which an answer counts as evidence for a cause
 _NAMED = 0.02  # belief from which a cause is named
 _MOST_NAMED = 4
@@ -130,6 +131,8 @@ def finding_of(record: Record) -> Finding:
     explanations = explain(signs_of(record))
     first = causes().causes[explanations[0].cause]
     planned = first.expected and not record.is_longer
+    if record.kind is ChangeKind.JUMP and explanations[0].cause != WORKLOAD_CHANGED:
+        planned = False  # a level that lasts is neither warm-up nor the pause of a restart
     # A drift from the first steps on is usual as far as times tell; facts that speak for a fault tell more.
     is_alarm = record.is_alarm or (record.from_start and explanations[0].cause != NOT_EXPLAINED)
     return Finding(record.change, explanations, is_expected=planned or not is_alarm)

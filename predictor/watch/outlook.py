@@ -8,7 +8,7 @@ from typing import Any
 
 from predictor.watch.deviations import Deviations
 from predictor.watch.events import PARTS
-from predictor.watch.explain import explain
+from predictor.watch.explain import WORKLOAD_CHANGED, explain
 from predictor.watch.health import Change, ChangeKind, Expected, Finding
 from predictor.watch.observations import SAMPLES, TOKENS
 from predictor.watch.robust import quantile
@@ -92,7 +92,7 @@ class Outlook:
 
     def _losses(self) -> list[Finding]:
         """Return the findings whose time is lost: all but work that the plan changed."""
-        return [finding for finding in self.findings if finding.explanations[0].cause != "workload_changed"]
+        return [finding for finding in self.findings if finding.explanations[0].cause != WORKLOAD_CHANGED]
 
     def _mfu(self, expected: Expected | None, level: float | None, tokens: float | None) -> float | None:
         if expected is None or not expected.flops or not expected.peak_flops_per_second or not level:

@@ -77,6 +77,12 @@ class Record:
         self.numbers.append(observation.number)
         self.latest.append((observation.number, extra_s * observation.steps, observation.steps))
 
+    def go_on(self, steps: int, extra_s: float) -> None:
+        """Count steps that the deviation costs as much as before."""
+        self.occurrences += 1
+        self.steps += steps
+        self.lost_s += extra_s * steps
+
     def remove(self, number: int) -> bool:
         """Take a recent step out again; whether it was there."""
         for entry in self.latest:

@@ -78,6 +78,23 @@ def test_fault_of_a_run_with_parts_by_rank_is_named_first(cause: str, num_ranks:
     assert sum(item.belief for item in findings[0].explanations) == pytest.approx(1, abs=0.15)
 
 
+def test_beliefs_are_as_often_right_as_they_say() -> None:
+    beliefs, hits = [], []
+    for seed, (cause, (extra, counters)) in enumerate(FAULTS.items()):
+        for size in (0.6, 1.0, 2.0):
+
+            def scaled(n: int, r: int, size: float = size, extra: Fault = extra) -> Mapping[str, float]:
+                return {part: size * seconds for part, seconds in extra(n, r).items()}
+
+            events = list(ranks(ONSET + 60, scaled, 2, counters, seed))
+            findings = [f for f in watch(events).findings if f.change.kind is not ChangeKind.SINGLE]
+            first = findings[0].explanations[0]
+            beliefs.append(first.belief)
+            hits.append(first.cause == cause)
+    assert sum(hits) >= 0.85 * len(hits)
+    assert sum(beliefs) / len(beliefs) <= sum(hits) / len(hits) + 0.05
+
+
 def test_ranks_of_one_host_are_a_slow_node() -> None:
     events = list(ranks(ONSET + 60, lambda n, r: {FORWARD: 0.05} if _from(n) and r >= 2 else {}, 4))
     events[0] = Start(world_size=4, hosts=("node1", "node2"))

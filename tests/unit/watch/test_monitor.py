@@ -171,6 +171,15 @@ def test_restart_is_expected_and_its_repeated_steps_are_lost() -> None:
     assert finding.change.lost_s == pytest.approx(50 * 0.1, rel=0.05)
 
 
+def test_slower_nodes_after_a_restart_are_told() -> None:
+    before, after = list(steps(times(200))), list(steps([1.15 * value for value in times(100, 1)], first=201))
+    before[0], after[0] = Start(hosts=("node1", "node2")), Start(hosts=("node1", "node7"), resumed_step=200)
+    (finding,) = alarms(watch([*before, *after]))
+    assert finding.change.kind is ChangeKind.JUMP
+    assert finding.explanations[0].cause == "restart"
+    assert not alarms(watch([*before, after[0], *list(steps(times(100, 1), first=201))[1:]]))
+
+
 def test_silence_beyond_the_runs_own_pauses_is_a_stall() -> None:
     events = list(steps(times(100)))
     last = watch(events).last_at
