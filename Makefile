@@ -109,6 +109,7 @@ bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting, grids an
 	$(TEST) -m tests.launch.bench_grids
 	$(TEST) -m tests.bench_plans
 	$(TEST) -m tests.bench_traces
+	$(TEST) -m tests.bench_watch
 	$(WORKFLOW) -m tests.bench_profile
 	$(WORKFLOW) -m tests.bench_trainer
 	$(WORKFLOW) -m tests.bench_replay

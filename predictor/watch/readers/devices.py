@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from predictor.watch.events import DeviceSample, End, Event
-from predictor.watch.readers.lines import LineFinder
+from predictor.watch.readers.lines import LineRecords
 from predictor.watch.readers.names import number
 from predictor.watch.readers.nodes import host_file, nodes
 from predictor.watch.readers.prefix import Clock
@@ -103,22 +103,14 @@ def nvidia_smi(host: str = "") -> Table:
     return Table(row)
 
 
-class Dmon:
+class Dmon(LineRecords):
     """Reads ``dcgmi dmon``: a header of short names after ``#Entity``, and a row for each GPU."""
 
     def __init__(self, host: str = "") -> None:
         """Begin without a header."""
         self._host = host
-        self._lines = LineFinder([b"#Entity", b"# Entity", b"GPU "])
+        super().__init__([b"#Entity", b"# Entity", b"GPU "])
         self._header: list[str] = []
-
-    def feed(self, block: bytes) -> Iterator[Event]:
-        """Return the readings of a block."""
-        return self._events(self._lines.feed(block))
-
-    def finish(self) -> Iterator[Event]:
-        """Return the reading of a last line without an end."""
-        return self._events(self._lines.finish())
 
     def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
@@ -144,23 +136,15 @@ ENDED = (
 )
 
 
-class Accounting:
+class Accounting(LineRecords):
     """Reads ``sacct --parsable2``: how jobs ended, and their nodes. Steps of a job (``123.batch``) end with it."""
 
     def __init__(self, jobs: list[Job]) -> None:
         """Begin without a header; jobs are added to the run's."""
         self._jobs = jobs
-        self._lines = LineFinder([b"|"])
+        super().__init__([b"|"])
         self._header: list[str] = []
         self._clock = Clock()
-
-    def feed(self, block: bytes) -> Iterator[Event]:
-        """Return the ends of jobs in a block."""
-        return iter(self._events(self._lines.feed(block)))
-
-    def finish(self) -> Iterator[Event]:
-        """Return the end that a last line without an end states."""
-        return iter(self._events(self._lines.finish()))
 
     def _events(self, lines: Iterable[tuple[bytes, int]]) -> list[Event]:
         ends: list[Event] = []
@@ -192,6 +176,10 @@ class HostFile:
         """Keep the file, which says nothing of a time."""
         self._data = (self._data + block)[:LARGEST_LIST]
         return iter(())
+
+    def settle(self) -> Iterator[Event]:
+        """Note the nodes."""
+        return self.finish()
 
     def finish(self) -> Iterator[Event]:
         """Note the nodes."""

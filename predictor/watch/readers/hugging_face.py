@@ -94,6 +94,8 @@ LIGHTNING = LogFormat(
     ),
     tells=re.compile(rb"Epoch \d+:\s+\d{1,3}%\|"),
 )
+# Bars of preparations and of evaluations, by Transformers, datasets and Lightning.
+_OTHER_WORK = r"(?i:map|load|fetch|token|generat|filter|pack|valid|eval|test|writ|sav|sanity|shard|predict|process)"
 TQDM = LogFormat(
     "tqdm progress bar",
     "",
@@ -101,8 +103,9 @@ TQDM = LogFormat(
     "tqdm/std.py, format_meter",
     "tqdm.log",
     ("%|",),
-    lambda: TrainerBar(r""),
-    tells=re.compile(rb"\d%\|[^|]{0,400}\|\s*\d+/\d+ \["),
+    lambda: TrainerBar(rf"^(?!.*(?:{_OTHER_WORK}))"),
+    HUGGING_FACE.rules,  # a Trainer's log before it has logged a loss
+    tells=re.compile(rf"^(?!.*(?:{_OTHER_WORK}).*%\|).*\d%\|[^|]{{0,400}}\|\s*\d+/\d+ \[".encode()),
 )
 TORCHTUNE = LogFormat(
     "torchtune log",

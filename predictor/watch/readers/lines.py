@@ -1,8 +1,11 @@
-"""Lines of a log that have certain words, from blocks of bytes cut anywhere."""
+"""Lines of a file that have certain words, from blocks of bytes cut anywhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+
+from predictor.watch.events import Event
 
 LONGEST_LINE = 1 << 13  # bytes of a line that are looked at
 
@@ -74,3 +77,27 @@ class LineFinder:
             if end > start:
                 yield start, index, end
             start = end + 1
+
+
+class LineRecords(ABC):
+    """A reader of files whose lines are each a whole record."""
+
+    def __init__(self, words: Sequence[bytes], longest: int = LONGEST_LINE) -> None:
+        """Take the words of which a record has one."""
+        self._lines = LineFinder(words, longest)
+
+    def feed(self, block: bytes) -> Iterator[Event]:
+        """Return the events of a block."""
+        yield from self._events(self._lines.feed(block))
+
+    def settle(self) -> Iterator[Event]:
+        """Return nothing: a line that is not ended may go on."""
+        yield from ()
+
+    def finish(self) -> Iterator[Event]:
+        """Return the events of a last line without an end."""
+        yield from self._events(self._lines.finish())
+
+    @abstractmethod
+    def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterable[Event]:
+        """Return the events of lines."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from predictor.watch.readers import names
-from predictor.watch.readers.names import GIB, NAMES, NUMBER, PER_SECOND, Meaning, number
+from predictor.watch.readers.names import GIB, LARGEST, NAMES, NUMBER, PER_SECOND, Meaning, number
 
 MOST_FIELDS = 60
 Values = dict[str, float]
@@ -52,7 +52,7 @@ def put(values: Values, meaning: Meaning, text: bytes | None) -> None:
             return
         value = other
     name, factor = meaning
-    if -1e300 < value < 1e300 or name == "loss":
+    if -LARGEST < value < LARGEST or name == "loss":
         values[name] = value * factor
 
 
@@ -80,19 +80,20 @@ class Fields:
         """Take the pattern of the step's number and the target, in groups ``step`` and ``target``."""
         self._head = re.compile(head.encode())
         self._layout = re.compile(rb"(?!)")
-        self._meanings: list[Meaning] = []
+        self._names: list[str] = []
+        self._scaled: list[Meaning] = []
 
     def __call__(self, line: bytes) -> Values | None:
         """Return the values of a line; None of another one."""
         found = self._layout.match(line)
         if found is not None:
             try:
-                return {
-                    name: float(text) * factor
-                    for (name, factor), text in zip(self._meanings, found.groups(), strict=True)
-                }
-            except ValueError:
-                pass
+                values = dict(zip(self._names, map(float, found.groups()), strict=True))
+            except ValueError:  # text in place of a number
+                return self._learn(line)
+            for name, factor in self._scaled:
+                values[name] *= factor
+            return values
         return self._learn(line) if self._head.search(line) is not None else None
 
     def _learn(self, line: bytes) -> Values:
@@ -115,7 +116,9 @@ class Fields:
             else:
                 pattern.append(rb"[^|]*")
         if len(pattern) <= MOST_FIELDS and sum(meaning.name == NUMBER for meaning in meanings) <= 2:
-            self._layout, self._meanings = re.compile(rb"\|".join(pattern)), meanings
+            self._layout = re.compile(rb"\|".join(pattern))
+            self._names = [meaning.name for meaning in meanings]
+            self._scaled = [meaning for meaning in dict.fromkeys(meanings) if meaning.factor != 1]
         return values
 
 

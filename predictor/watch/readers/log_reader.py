@@ -69,9 +69,16 @@ class LogReader:
         """Return the events of a block."""
         return self._events(self._lines.feed(block))
 
+    def settle(self) -> Iterator[Event]:
+        """Return the step whose further lines do not come; a line that is not ended may go on."""
+        yield from self._release()
+
     def finish(self) -> Iterator[Event]:
-        """Return the events of what waits for more to come."""
-        yield from self._events(self._lines.finish())
+        """Return the events of what waits for more to come.
+
+        Of lines without an end a bar is read, which has none; another one may be cut in the middle of a number.
+        """
+        yield from self._events((line, index) for line, index in self._lines.finish() if b"%|" in line)
         yield from self._release()
 
     def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
@@ -196,7 +203,7 @@ def _known(groups: Mapping[str, bytes | None], at: float | None) -> dict[str, ob
 def _seconds(groups: Mapping[str, bytes | None]) -> float | None:
     for group, factor in (("seconds", 1.0), ("ms", 1e-3)):
         value = number(groups.get(group) or b"")
-        if value is not None:
+        if value is not None and isfinite(value):
             return value * factor
     return None
 

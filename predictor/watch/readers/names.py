@@ -105,26 +105,27 @@ NAMES: Mapping[str, Meaning] = {
     for spelling, meaning in group
 }
 LARGEST_STEP = 1e15
+LARGEST = 1e300
 EVALUATION_PREFIXES = ("eval", "val", "test", "valid", "metrics/eval")
 SUFFIXES = {b"K": 1e3, b"M": 1e6, b"G": 1e9, b"B": 1e9, b"T": 1e12, b"P": 1e15, b"GFLOPS": 1e-3, b"PFLOPS": 1e3}
 
 
 def number(text: bytes) -> float | None:
-    """Return a number as logs write it: ``1,234``, ``1.2K``, ``123.4TFLOPS``, ``7.1 (avg)``; None of none.
+    """Return a number as logs write it: ``1,234``, ``1.2K``, ``123.4TFLOPS``; None of none, or where it is not finite.
 
     >>> number(b"1,234"), number(b"1.5K"), number(b"90.7ms"), number(b"n/a")
     (1234.0, 1500.0, 90.7, None)
     """
+    rest = b""
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        pass
-    end = 0
-    while end < len(text) and text[end : end + 1] in b"0123456789.,+-eE ":
-        end += 1
-    try:
-        value = float(text[:end].replace(b",", b"").rstrip(b" eE"))
-    except ValueError:
-        return None
-    rest = text[end:].strip()
-    return value * SUFFIXES.get(rest, 1.0)
+        end = 0
+        while end < len(text) and text[end : end + 1] in b"0123456789.,+-eE ":
+            end += 1
+        try:
+            value = float(text[:end].replace(b",", b"").rstrip(b" eE"))
+        except ValueError:
+            return None
+        rest = text[end:].strip()
+    return value * SUFFIXES.get(rest, 1.0) if abs(value) < LARGEST else None

@@ -79,6 +79,12 @@ class TrainerBar:
         self._is_smoothed = is_smoothed
         self._total: int | None = None
         self._epoch = -1
+        self._done = 0  # steps of earlier epochs
+        self._is_complete = False
+        self._begin_bar()
+
+    def _begin_bar(self) -> None:
+        self._is_complete = False
         self._rate = SmoothedRate()
         self._latest = (0, 0.0)  # number and clock of the last reading by the clock
 
@@ -92,13 +98,18 @@ class TrainerBar:
         n, total = int(bar["n"]), int(bar["total"])
         groups = words.groupdict()
         epoch = int(groups.get("epoch") or 0)
-        if self._total is None or epoch != self._epoch:
-            self._total, self._epoch = total, epoch
-            self._rate, self._latest = SmoothedRate(), (0, 0.0)
+        if self._total is None or epoch != self._epoch or (self._is_complete and total > self._total):
+            # The next epoch, or a longer bar after one of preparations.
+            self._total, self._epoch, self._done = total, epoch, 0
+            self._begin_bar()
         if total != self._total or not n:
             return None
-        values: Values = {NUMBER: float(epoch * total + n)}
-        if "epoch" not in groups:
+        if self._is_complete and n < total and "epoch" not in groups:  # a bar for each epoch, which it does not number
+            self._done += total
+            self._begin_bar()
+        self._is_complete = n >= total
+        values: Values = {NUMBER: float(epoch * total + self._done + n)}
+        if "epoch" not in groups and not self._done and b"poch" not in bar.string[: bar.start()]:
             values[names.TARGET] = float(total)
         for name, text in groups.items():
             if name in GROUPS:
@@ -113,7 +124,7 @@ class TrainerBar:
         if "seconds" in values:
             return values
         if n < self._latest[0]:  # another process
-            self._rate, self._latest = SmoothedRate(), (0, 0.0)
+            self._begin_bar()
         if self._is_smoothed:
             self._latest = (n, 0.0)
             seconds = self._rate.seconds(n, _shown(bar))

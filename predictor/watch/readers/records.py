@@ -6,16 +6,17 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import fields, replace
 from typing import Any, TypeGuard
 
 from predictor.watch.events import EVALUATION, Activity, DeviceSample, End, Event, Message, Start, Step
 from predictor.watch.readers import names
-from predictor.watch.readers.lines import LineFinder
+from predictor.watch.readers.lines import LineRecords
 from predictor.watch.readers.log_format import GROUPS, Values
 from predictor.watch.readers.names import EVALUATION_PREFIXES, LARGEST_STEP, NAMES, Meaning
 from predictor.watch.readers.prefix import Clock
-from predictor.watch.readers.tracker import StepTracker
+from predictor.watch.readers.progress_bar import clock_seconds
+from predictor.watch.readers.tracker import LONGEST_TEXT, StepTracker
 
 LONGEST_RECORD = 1 << 20
 STEP_KEYS = (
@@ -44,29 +45,58 @@ def event_of(record: Mapping[str, Any]) -> Event | None:
     kind = EVENTS.get(name) if isinstance(name, str) else None
     if kind is None:
         return None
-    known = {field.name: field for field in fields(kind)}
-    values = {name: _as(str(known[name].type), value) for name, value in record.items() if name in known}
-    values = {name: value for name, value in values.items() if value is not None or known[name].default is not None}
-    needed = {field.name for field in known.values() if field.default is MISSING and field.default_factory is MISSING}
-    return kind(**values) if needed <= values.keys() and None not in values.values() else None
-
-
-def _as(kind: str, value: Any) -> Any:
-    """Return a value of JSON as a field of an event has it; None where it cannot be."""
-    if "Mapping" in kind:
-        is_one = isinstance(value, dict) and all(_is_number(number) for number in value.values())
-        return {str(name): float(number) for name, number in value.items()} if is_one else None
-    if "frozenset" in kind or "tuple" in kind:
-        if not isinstance(value, list):
-            return None
-        return (frozenset if "frozenset" in kind else tuple)(str(item) for item in value)
-    if kind.startswith("str"):
-        return str(value)[:200]
-    if kind == "bool":
-        return bool(value)
-    if not _is_number(value):
+    converters = _CONVERTERS[kind]
+    values = {}
+    try:
+        for name, value in record.items():
+            if value is not None and name in converters:
+                values[name] = converters[name](value)
+        return kind(**values)
+    except TypeError:  # a value of a wrong type, or a field that is needed is not there
         return None
-    return int(value) if kind.startswith("int") else float(value)
+
+
+def _float(value: Any) -> float:
+    if not _is_number(value):
+        raise TypeError
+    return float(value)
+
+
+def _integer(value: Any) -> int:
+    return int(_float(value))
+
+
+def _text(value: Any) -> str:
+    return str(value)[:LONGEST_TEXT]
+
+
+def _floats(value: Any) -> dict[str, float]:
+    if not isinstance(value, dict):
+        raise TypeError
+    return {name: _float(number) for name, number in value.items()}
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError
+    return tuple(map(_text, value))
+
+
+def _converter(kind: str) -> Callable[[Any], Any]:
+    """Return what turns a value of JSON into one of a field's type, which raises TypeError of another value."""
+    if "Mapping" in kind:
+        return _floats
+    if "frozenset" in kind:
+        return lambda value: frozenset(_texts(value))
+    if "tuple" in kind:
+        return _texts
+    others: dict[str, Callable[[Any], Any]] = {"str": _text, "bool": bool, "int": _integer}
+    return others.get(kind.partition(" ")[0], _float)
+
+
+_CONVERTERS = {
+    kind: {field.name: _converter(str(field.type)) for field in fields(kind)} for kind in dict.fromkeys(EVENTS.values())
+}
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
@@ -104,6 +134,8 @@ class MetricRecords:
                 continue
             if _is_number(value) or (meaning.name == "loss" and isinstance(value, float)):
                 values[meaning.name] = float(value) * meaning.factor
+        if isinstance(elapsed := record.get("elapsed_time"), str) and _CLOCK.fullmatch(elapsed):
+            values[names.TRAIN_SECONDS] = clock_seconds(elapsed.encode())  # LLaMA-Factory's trainer_log.jsonl
         measured = values.keys() - {names.TARGET, names.CONSUMED_TOKENS, names.CONSUMED_SAMPLES}
         if not measured or record.get("phase") in ("validation", "eval"):
             if record.get("phase") in ("validation", "eval") or any(_is_evaluation(key) for key in record):
@@ -128,22 +160,14 @@ def _is_evaluation(key: str) -> bool:
     return key.startswith(EVALUATION_PREFIXES) and not key.startswith("value")
 
 
-class JsonLines:
+class JsonLines(LineRecords):
     """Reads a file of JSON objects, a line each: metrics, or telemetry of a rank."""
 
     def __init__(self, tracker: StepTracker, rank: int | None = None) -> None:
         """Begin a file, whose records are of a rank unless they say otherwise."""
-        self._lines = LineFinder([b"{"], LONGEST_RECORD)
+        super().__init__([b"{"], LONGEST_RECORD)
         self._records = MetricRecords(tracker)
         self._rank = rank
-
-    def feed(self, block: bytes) -> Iterator[Event]:
-        """Return the events of a block."""
-        return self._events(self._lines.feed(block))
-
-    def finish(self) -> Iterator[Event]:
-        """Return the event of a last line without an end."""
-        return self._events(self._lines.finish())
 
     def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:
@@ -161,26 +185,19 @@ class JsonLines:
                 yield event
 
 
+_CLOCK = re.compile(r"\d{1,6}:\d\d:\d\d")
 _RANK_COLUMN = re.compile(r"rank[ _-]?(\d{1,6})(?:[ _-]?(ms|us|s|seconds))?")
 _UNITS = {"ms": 1e-3, "us": 1e-6}
 
 
-class Table:
-    """Reads rows of comma-separated values under a header; its subclasses say what a row means."""
+class Table(LineRecords):
+    """Reads rows of comma-separated values under a header."""
 
     def __init__(self, row: Callable[[Mapping[str, str]], Iterator[Event]]) -> None:
         """Take what turns a row into events."""
-        self._lines = LineFinder([b","], LONGEST_RECORD)
+        super().__init__([b","], LONGEST_RECORD)
         self._row = row
         self._header: list[str] | None = None
-
-    def feed(self, block: bytes) -> Iterator[Event]:
-        """Return the events of a block."""
-        return self._events(self._lines.feed(block))
-
-    def finish(self) -> Iterator[Event]:
-        """Return the events of a last line without an end."""
-        return self._events(self._lines.finish())
 
     def _events(self, lines: Iterable[tuple[bytes, int]]) -> Iterator[Event]:
         for line, _ in lines:

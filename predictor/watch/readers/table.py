@@ -11,7 +11,7 @@ from predictor.watch.readers.log_format import LogFormat
 from predictor.watch.readers.prefix import COLOUR
 
 EXAMPLES = Path(__file__).parent / "examples"
-# A Trainer logs DeepSpeed's lines too, and most tools draw bars of tqdm for other work.
+# A Trainer logs DeepSpeed's lines too, and most tools draw bars of tqdm for other work: they are last.
 TABLE: tuple[LogFormat, ...] = (
     *megatron.FORMATS,
     *hugging_face.FORMATS,

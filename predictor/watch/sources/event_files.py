@@ -57,6 +57,10 @@ class EventFile:
             at = end
         self._data = self._data[at:]
 
+    def settle(self) -> Iterator[Event]:
+        """Return the step whose scalars do not go on."""
+        return self.finish()
+
     def finish(self) -> Iterator[Event]:
         """Return the step whose scalars may go on."""
         if self._step is not None and self._values:
@@ -181,8 +185,12 @@ class WandbLog:
                 yield from self._part(kind, content)
         self._data, self._begin = self._data[at:], self._begin + at
 
-    def finish(self) -> Iterator[Event]:
+    def settle(self) -> Iterator[Event]:
         """Return nothing: a row is whole or not there."""
+        yield from ()
+
+    def finish(self) -> Iterator[Event]:
+        """Return nothing, likewise."""
         yield from ()
 
     def _part(self, kind: int, content: bytes) -> Iterator[Event]:

@@ -34,6 +34,7 @@ from predictor.watch.sources.trainer_state import TrainerState
 DEEPEST = 4  # folders below the one of a run
 MOST_FILES = 20_000
 LOOKED_FOR_EVERY_S = 5.0
+MOST_LOOKING = 0.005  # share of the time that looking for new files may take
 STALE_S = 600.0  # a log in which nothing was told for so long says nothing more
 _DIGITS = re.compile(r"\d+")
 SHOWN = 8
@@ -68,7 +69,7 @@ class Run:
         self._untold: dict[Path, int] = {}  # sizes at which files were looked at in vain
         self._left: list[str] = []
         self._main: tuple[str, str] | None = None  # format and shape of the path of the files that state steps
-        self._looked_at = 0.0
+        self._look_at = 0.0  # time of the next look at the folders
         self._look(is_first=True)
 
     @property
@@ -82,7 +83,7 @@ class Run:
 
     def poll(self) -> Iterator[Event]:
         """Return the events since the last call, those of files side by side in the order of their times."""
-        if self._is_live and time.monotonic() - self._looked_at > LOOKED_FOR_EVERY_S:
+        if self._is_live and time.monotonic() >= self._look_at:
             self._look()
         # Side files first: what they say of the run's nodes is wanted with its first step.
         sources = sorted(self._streams.items(), key=lambda stream: not isinstance(stream[0], Path))
@@ -91,7 +92,7 @@ class Run:
 
     def _look(self, is_first: bool = False) -> None:
         """Find files that were not there, or said nothing yet."""
-        self._looked_at = time.monotonic()
+        began = time.monotonic()
         told: dict[Path, FileKind] = {}
         for path, is_named in self._files():
             if path in self._seen:
@@ -102,6 +103,8 @@ class Run:
             elif is_named and is_first:
                 _refuse(path)
         self._take(told)
+        now = time.monotonic()
+        self._look_at = now + max(LOOKED_FOR_EVERY_S, (now - began) / MOST_LOOKING)
 
     def _files(self) -> Iterator[tuple[Path, bool]]:
         for path in self._paths:
@@ -236,6 +239,8 @@ def _refuse(path: Path) -> None:
         state = path.stat()
         if not state.st_size:
             return
+        with path.open("rb"):
+            pass
         found = like_a_step(path) if is_text(path) else "binary data"
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None

@@ -12,7 +12,8 @@ from pathlib import Path
 from predictor.watch.readers.devices import Accounting, Dmon, HostFile, nvidia_smi
 from predictor.watch.readers.log_format import LogFormat
 from predictor.watch.readers.log_reader import LogReader
-from predictor.watch.readers.records import JsonLines, metric_rows
+from predictor.watch.readers.names import PER_SECOND
+from predictor.watch.readers.records import MEANINGS, JsonLines, metric_rows
 from predictor.watch.readers.table import TABLE, Teller
 from predictor.watch.readers.tracker import StepTracker
 from predictor.watch.sources.event_files import EventFile, WandbLog
@@ -26,6 +27,7 @@ _RANK_IN_PATH = re.compile(
 )
 _EVENT_HOST = re.compile(r"tfevents\.(\d{9,11})\.([\w.-]+?)(?:\.\d+\.\d+)?(?:\.v2)?$")
 _HOST_FILE = re.compile(r"(?:host|machine|node)_?(?:file|list|s)(?:\.txt|\.\d+)?")
+_COLUMN = re.compile(r"[\w ./%()\[\]#-]{0,80}")
 _STEP_WORDS = re.compile(rb"(?i)\b(?:step|iter|iteration|epoch|batch|it/s|s/it|loss)\b")
 _DIGITS = re.compile(rb"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
 RECURS = 5  # lines of one shape, from which on a file of no known format has lines of steps
@@ -102,13 +104,15 @@ def _by_head(text: str) -> FileKind | None:
         if "event" in record:
             return FileKind(TELEMETRY_NAME, JsonLines, TELEMETRY)
         if record.keys() & {"step", "_step", "global_step", "current_steps", "iteration"}:
-            return FileKind("records in JSON lines", JsonLines, STEP_RECORDS)
+            meanings = {MEANINGS[key].name for key in record if key in MEANINGS}
+            order = STEP_RECORDS if meanings & {"seconds", PER_SECOND} else TABLE_OF_METRICS
+            return FileKind("records in JSON lines", JsonLines, order)
     if re.search(r"^#\s?Entity\s", text, re.MULTILINE):
         return FileKind("DCGM dmon", lambda tracker, rank: Dmon())
     if "|" in first and {"JobID", "State"} <= set(first.strip().split("|")):
         return FileKind("sacct", lambda tracker, rank: Accounting(tracker.jobs))
     columns = [column.strip() for column in first.split(",")]
-    if len(columns) < 2 or (any(character in first for character in "{}[]:" if character != "[") and "[" not in first):
+    if len(columns) < 2 or not all(map(_COLUMN.fullmatch, columns)):
         return None
     named = {column.partition(" [")[0] for column in columns}
     if named & {"power.draw", "clocks.sm", "clocks.current.sm", "temperature.gpu", "utilization.gpu"}:
@@ -132,16 +136,18 @@ def _object(line: str) -> dict[str, object] | None:
 
 
 def _by_lines(path: Path) -> FileKind | None:
-    teller, read = Teller(), 0
+    """Return the format of the first lines that tell one; bars alone do only where nothing else comes."""
+    teller, read, bars = Teller(), 0, False
     for block in GrowingFile(path).blocks():
         known = teller.feed(block)
-        if known is not None:
+        if known is not None and known is not TABLE[-1]:
             return log_kind(known)
+        bars = bars or known is not None
         read += len(block)
         if read > LOOKED_AT:
-            return None
+            break
     known = teller.finish()
-    return None if known is None else log_kind(known)
+    return log_kind(known or TABLE[-1]) if known is not None or bars else None
 
 
 def like_a_step(path: Path) -> str | None:

@@ -10,7 +10,7 @@ from typing import Protocol
 from predictor.watch.events import Event
 from predictor.watch.sources.growing_file import GrowingFile
 
-IDLE_S = 10.0  # after which nothing more is expected of a line or a step that waits for more
+IDLE_S = 10.0  # after which no further line of a step is expected
 
 
 class Reader(Protocol):
@@ -20,8 +20,12 @@ class Reader(Protocol):
         """Return the events of further bytes."""
         ...
 
+    def settle(self) -> Iterator[Event]:
+        """Return the events of whole records that wait for others, as nothing has come for a while."""
+        ...
+
     def finish(self) -> Iterator[Event]:
-        """Return the events of what waits for more to come."""
+        """Return the events of all that waits for more to come."""
         ...
 
 
@@ -63,18 +67,16 @@ class FileSource:
         """Return the events since the last call."""
         for block in self._file.blocks():
             if self._reader is None or self._file.generation > max(self._generation, 1):
-                yield from self._finish()
+                if self._reader is not None:
+                    yield from self._reader.finish()
                 self._reader = self._make()
             self._generation = self._file.generation
             self._waits = True
             yield from self._reader.feed(block)
         if self._waits and not (self._is_live and self._is_written_now()):
             self._waits = False
-            yield from self._finish()
-
-    def _finish(self) -> Iterator[Event]:
-        if self._reader is not None:
-            yield from self._reader.finish()
+            if self._reader is not None:
+                yield from self._reader.settle() if self._is_live else self._reader.finish()
 
     def _is_written_now(self) -> bool:
         written = self._file.written_at

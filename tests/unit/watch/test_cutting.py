@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 
 import pytest
@@ -125,9 +127,16 @@ NUMBER = re.compile(rb"\d[\d.]*")
 )
 def test_numbers_of_any_size_raise_nothing(name: str, value: bytes) -> None:
     make, content = READERS[name]
-    events(make, [NUMBER.sub(value, content)])
+    found = events(make, [NUMBER.sub(value, content)])
     for place in NUMBER.finditer(content):
-        events(make, [content[: place.start()] + value + content[place.end() :]])
+        found += events(make, [content[: place.start()] + value + content[place.end() :]])
+    assert all(isfinite(number) for event in found for number in floats(event))
+
+
+def floats(event: Event) -> Iterator[float]:
+    for field in fields(event):
+        value = getattr(event, field.name)
+        yield from (value.values() if isinstance(value, dict) else (value,) if isinstance(value, float) else ())
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.watch.events import Event, Step
+from predictor.watch.events import Event, Start, Step
 from predictor.watch.readers.hugging_face import LIGHTNING, TQDM
 from predictor.watch.readers.log_reader import LogReader
 from predictor.watch.readers.progress_bar import SMOOTHING, SmoothedRate
@@ -41,7 +41,7 @@ def test_a_bar_set_forward_has_no_time_at_first() -> None:
 
 
 def read(log: bytes) -> list[Event]:
-    known = LIGHTNING if b"Epoch" in log else TQDM
+    known = LIGHTNING if b"Epoch 0" in log else TQDM
     reader = LogReader(known)
     return [*reader.feed(log), *reader.finish()]
 
@@ -53,6 +53,24 @@ def test_bars_of_other_work_are_no_steps() -> None:
         b"  20%|##        | 2/10 [00:02<00:08,  1.00s/it]\n"
     )
     assert [event.number for event in read(log) if isinstance(event, Step)] == [1, 2]
+
+
+def bar(n: int, total: int, words: str = "") -> bytes:
+    return f"{words}{100 * n // total:3d}%|###   | {n}/{total} [00:{n:02d}<00:10,  1.00s/it]\r".encode()
+
+
+def test_bars_of_preparations_are_no_steps() -> None:
+    log = bar(3, 3, "Loading checkpoint shards: ") + bar(9, 9, "Map: ") + bar(1, 20) + bar(2, 20)
+    start, *steps = read(log + b"\n")
+    assert start == Start(target_step=20)
+    assert [event.number for event in steps if isinstance(event, Step)] == [1, 2]
+
+
+def test_a_bar_for_each_epoch_goes_on_counting() -> None:
+    log = b"".join(bar(n, 4, f"Training, epoch {epoch}: ") for epoch in range(3) for n in range(1, 5))
+    events = read(log.replace(b"Training", b"Train") + b"\n")
+    assert [event.number for event in events if isinstance(event, Step)] == list(range(1, 13))
+    assert [event.target_step for event in events if isinstance(event, Start)] == [None]
 
 
 def test_lightning_s_bar_is_read_by_its_clock_over_epochs() -> None:

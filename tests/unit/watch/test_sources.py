@@ -39,7 +39,7 @@ def test_a_live_log_is_followed(tmp_path: Path) -> None:
     assert poll(sources) == []
     assert "waiting" in sources[0].description
     path.write_text(log(1) + LINE[:9], encoding="utf-8")
-    sources[0]._looked_at = 0.0  # type: ignore[attr-defined]
+    sources[0]._look_at = 0.0  # type: ignore[attr-defined]
     assert numbers(poll(sources)) == [1]
     assert "nanoGPT" in sources[0].description
     with path.open("a", encoding="utf-8") as stream:
@@ -51,14 +51,26 @@ def test_a_live_log_is_followed(tmp_path: Path) -> None:
     assert poll(sources) == []
 
 
-def test_a_last_line_without_an_end_waits_while_the_file_is_written(tmp_path: Path) -> None:
+def test_a_line_cut_in_a_number_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
-    path.write_text((log(1, 2) + log(3).rstrip("\n")), encoding="utf-8")
-    live = open_sources([path])
-    assert numbers(poll(live)) == [1, 2]
+    example = (EXAMPLES / "megatron_lm.log").read_text(encoding="utf-8")
+    path.write_text(example[: example.index("4019.2") + 2], encoding="utf-8")
     os.utime(path, times=(time.time() - 2 * IDLE_S,) * 2)
-    assert numbers(poll(live)) == [3]
-    assert numbers(poll(open_sources([path], is_live=False))) == [1, 2, 3]
+    for is_live in (True, False):
+        assert numbers(poll(open_sources([path], is_live=is_live))) == [1010]
+
+
+def test_a_step_whose_lines_do_not_come_is_reported_when_nothing_was_written_for_a_while(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("[step=1/9,epoch=1]\n    throughput/device/BPS=0.5\n    train/CE los", encoding="utf-8")
+    live = open_sources([path])
+    assert numbers(poll(live)) == []
+    os.utime(path, times=(time.time() - 2 * IDLE_S,) * 2)
+    assert numbers(poll(live)) == [1]
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write("s=1.0\n[step=2/9,epoch=1]\n    train/CE loss=1.0\n")
+    assert numbers(poll(live)) == []
+    assert numbers(poll(open_sources([path], is_live=False))) == [1, 2]
 
 
 def test_rotation_is_no_restart_and_a_truncated_log_that_goes_back_is(tmp_path: Path) -> None:
@@ -77,6 +89,15 @@ def test_a_compressed_log_is_read(tmp_path: Path) -> None:
     path = tmp_path / "train.log.gz"
     path.write_bytes(gzip.compress(log(1, 2, 3).encode()))
     assert numbers(poll(open_sources([path], is_live=False))) == [1, 2, 3]
+
+
+def test_bars_before_a_log_s_first_step_do_not_tell_its_format(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    bar = "  1%|#         | 1/100 [00:01<01:39,  1.00s/it]\r"
+    path.write_text(bar * 30_000 + "\n" + log(1, 2, 3), encoding="utf-8")
+    assert numbers(poll(open_sources([path], is_live=False))) == [1, 2, 3]
+    path.write_text(bar + bar.replace(" 1/", " 2/") + "\n", encoding="utf-8")
+    assert numbers(poll(open_sources([path], is_live=False))) == [1, 2]
 
 
 def test_a_folder_s_jobs_follow_each_other(tmp_path: Path) -> None:
@@ -195,10 +216,10 @@ def test_files_that_appear_later_are_read(tmp_path: Path) -> None:
     sources = open_sources([tmp_path])
     assert poll(sources) == []
     (tmp_path / "train.log").write_text(log(1, 2), encoding="utf-8")
-    sources[0]._looked_at = 0.0  # type: ignore[attr-defined]
+    sources[0]._look_at = 0.0  # type: ignore[attr-defined]
     assert numbers(poll(sources)) == [1, 2]
     (tmp_path / "gpu.csv").write_text("index, temperature.gpu\n0, 71\n", encoding="utf-8")
-    sources[0]._looked_at = 0.0  # type: ignore[attr-defined]
+    sources[0]._look_at = 0.0  # type: ignore[attr-defined]
     assert [event.temperature_c for event in poll(sources) if isinstance(event, DeviceSample)] == [71.0]
 
 
