@@ -222,8 +222,9 @@ def _memory_full(record: Record) -> Sign | None:
     share = record.memory_share
     if f"message:{OUT_OF_MEMORY}" in record.affected.run:
         return Sign("near_full", "yes", "The log states that memory ran out")
-    if share is None:
-        return None
+    grows = _memory_grows(record)
+    if share is None or (share < _NEAR_FULL and grows is not None and grows.value == "yes"):
+        return None  # it may be on its way there
     return Sign("near_full", "yes" if share >= _NEAR_FULL else "no", f"Memory: {share:.0%} of the limit is reserved")
 
 
