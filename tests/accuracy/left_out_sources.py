@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import log
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from predictor.core.step.discrepancy import DiscrepancyModel, discrepancy, discr
 from tests.accuracy.groups import Row
 from tests.accuracy.tables import Table, percent, signed
 
+INSIDE = 0.9  # share that an interval promises
 # From a publication to what predicts the step of a row without that publication's evidence.
 Without = Callable[[str], Callable[[Row], Cost]]
 
@@ -32,6 +34,8 @@ class Covered(NamedTuple):
         above: share that took longer than the high end.
         error: mean of predicted over measured, minus one; ``size`` of its absolute values.
         width: median of the high end over the low one.
+        score: mean interval score of the logs: the width, and 20 times what lies outside. Less is better, and least
+            where the ends are the 5 and 95 % quantiles (Gneiting and Raftery 2007, equation 43).
     """
 
     rows: int
@@ -41,6 +45,7 @@ class Covered(NamedTuple):
     inside: float
     above: float
     width: float
+    score: float
 
 
 def _as_published(source: str) -> Callable[[Row], Cost]:
@@ -71,6 +76,12 @@ def _predicted(row: Row, model: DiscrepancyModel) -> Cost:
     return modelled.step if found is None else found.applied(modelled.step)
 
 
+def interval_score(cost: Cost, measured: float) -> float:
+    """Return the interval score of a 90 % interval's logs."""
+    low, high, took = log(cost.low_us), log(cost.high_us), log(measured)
+    return high - low + 2.0 / (1.0 - INSIDE) * max(low - took, took - high, 0.0)
+
+
 def _covered(rows: Sequence[Row], predicted: Callable[[Row], Cost]) -> Covered:
     costs = [(predicted(row), row.compared.step.seconds * 1e6) for row in rows]
     errors = [cost.us / measured - 1.0 for cost, measured in costs]
@@ -82,6 +93,7 @@ def _covered(rows: Sequence[Row], predicted: Callable[[Row], Cost]) -> Covered:
         inside=fmean(cost.low_us <= measured <= cost.high_us for cost, measured in costs),
         above=fmean(measured > cost.high_us for cost, measured in costs),
         width=median(cost.high_us / cost.low_us for cost, _ in costs),
+        score=fmean(interval_score(cost, measured) for cost, measured in costs),
     )
 
 
@@ -102,7 +114,7 @@ def averaged(covered: Iterable[Covered]) -> Covered:
 
 def _line(name: str, of: Covered) -> list[str]:
     figures = percent(100 * of.size, 1), signed(100 * of.error), percent(100 * of.inside), percent(100 * of.above)
-    return [name, str(of.rows), *figures, f"{of.width:.2f}"]
+    return [name, str(of.rows), *figures, f"{of.width:.2f}", f"{of.score:.2f}"]
 
 
 def source_table(covered: Mapping[str, Covered], left_out: bool) -> Table:
@@ -113,5 +125,5 @@ def source_table(covered: Mapping[str, Covered], left_out: bool) -> Table:
             lines.append(_line(name, averaged(own)))
     lines.append(_line("mean over all sources", averaged(covered.values())))
     how = "each left out of the evidence" if left_out else "in-sample: none left out of the evidence"
-    head = ("source", "rows", "mean abs. %", "mean %", "inside %", "above %", "high/low")
+    head = ("source", "rows", "mean abs. %", "mean %", "inside %", "above %", "high/low", "interval score")
     return Table("sources", f"Publications, each counts once in the means ({how})", head, lines)

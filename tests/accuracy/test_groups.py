@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import log
 from pathlib import Path
 
 import pytest
 
-from predictor.core.costs.cost import Cost
+from predictor.core.costs.cost import Cost, Source
 from tests.accuracy.groups import Judged, Row, judge, missed, read_before
 from tests.accuracy.layouts import Timed, jobs, layout_tables, ranking
-from tests.accuracy.left_out_sources import averaged, coverage, source_table
+from tests.accuracy.left_out_sources import averaged, coverage, interval_score, source_table
 from tests.accuracy.missed_groups import KNOWN
 from tests.accuracy.summaries import KINDS, group_tables, left_out_lines, tables
 from tests.accuracy.tables import Table
@@ -64,6 +65,14 @@ def test_a_source_counts_once_and_is_predicted_without_its_own_evidence(judged: 
     assert both.inside == pytest.approx((first.inside + second.inside) / 2)
     assert both.rows == first.rows + second.rows
     assert source_table(covered, left_out=True).rows[-1][0] == "mean over all sources"
+
+
+def test_an_interval_is_scored_by_its_width_and_by_what_lies_outside() -> None:
+    cost = Cost(1.5, 1.0, 2.0, Source.MEASURED)
+    inside, above, below = (interval_score(cost, measured) for measured in (1.2, 2.2, 0.9))
+    assert inside == pytest.approx(log(2.0))
+    assert above == pytest.approx(log(2.0) + 20.0 * log(1.1))
+    assert below == pytest.approx(log(2.0) - 20.0 * log(0.9))
 
 
 def test_layouts_of_a_job_share_the_batch_unless_it_is_free(judged: Judged) -> None:

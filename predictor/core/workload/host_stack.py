@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.run_choices import GraphModule
 from predictor.core.workload.software import Framework
 
 DATA = Path(__file__).with_name("host_stacks.yaml")
@@ -27,6 +28,10 @@ class Stack(BaseModel):
 
     source: str = Field(description="whose code was counted, and what it took")
     layer: tuple[float, float] = Field(description="launches' worth of a pass through a layer, forward and backward")
+    router: tuple[float, float] = Field(default=(0.0, 0.0), description="the same of a router of experts, added")
+    dispatcher: tuple[float, float] = Field(
+        default=(0.0, 0.0), description="the same of its dispatcher of tokens, added"
+    )
     step_per_tensor: float = Field(
         default=0.0, ge=0, description="launches' worth of a step's end for each parameter tensor of a rank"
     )
@@ -74,6 +79,15 @@ def layer_work(run: TrainingRun) -> tuple[float, float]:
         added = host_stacks().fsdp2.layer
         return forward + added[0], backward + added[1]
     return forward, backward
+
+
+def experts_work(run: TrainingRun) -> tuple[float, float]:
+    """Return the launches' worth of own work that experts add to a layer's passes; graphs launch what they hold."""
+    stack, modules = stack_of(run), run.graph_modules
+    if GraphModule.MOE in modules:
+        return 0.0, 0.0
+    router = (0.0, 0.0) if GraphModule.MOE_ROUTER in modules else stack.router
+    return router[0] + stack.dispatcher[0], router[1] + stack.dispatcher[1]
 
 
 def slowdown(run: TrainingRun) -> float:

@@ -9,7 +9,7 @@ from predictor.core.transforms.graphs import graph_launches, overhead_share
 from predictor.core.transforms.recomputation import of_layer, recomputed_layers
 from predictor.core.workload.accumulation import accumulation_tasks
 from predictor.core.workload.edges import edge_block, message_tasks
-from predictor.core.workload.host_stack import layer_work, slowdown
+from predictor.core.workload.host_stack import experts_work, layer_work, slowdown
 from predictor.core.workload.layer import layer_of
 from predictor.core.workload.low_precision import cast_weights
 from predictor.core.workload.offload import offloaded_share, with_host_gradients, with_offloading
@@ -40,6 +40,7 @@ def layer_launches(
     """Return a layer pass's launches' worth of host time, hidden traffic and the software's own work included."""
     own = layer_work(run)[backward]
     launches = own * overhead_share(run.graph_modules) + graph_launches(run.graph_modules, kind.has_experts)
+    launches += experts_work(run)[backward] if kind.has_experts else 0.0
     launches += sum([task.launches for task in layer_pass.calls()])
     return (launches if records_graph else launches * WITHOUT_GRAPH) * slowdown(run)
 

@@ -19,7 +19,7 @@ from predictor.core.plan.loading import prepare
 from predictor.core.rows import Kind
 from predictor.core.step.stages import time_block
 from predictor.core.workload.expert_exchange import ExpertDispatcher, visited
-from predictor.core.workload.host_stack import layer_work, slowdown
+from predictor.core.workload.host_stack import experts_work, layer_work, slowdown, stack_of
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, GraphModule, RecomputeModule
 from predictor.core.workload.switches import Ffn
@@ -225,18 +225,20 @@ def test_graphs_of_modules_launch_what_they_hold() -> None:
         return layer_launches(captured, kind, forward_pass(captured, kind))
 
     forward = forward_pass(RUN, SPARSE)
-    slow, (own, _) = slowdown(RUN), layer_work(RUN)
+    slow, (own, _), stack = slowdown(RUN), layer_work(RUN), stack_of(RUN)
     eager, router = launches(SPARSE), launches(SPARSE, GraphModule.MOE_ROUTER)
     held = sum(task.launches for task in forward.tasks if task.name in ("router", "router_projection"))
-    assert router == pytest.approx(eager - slow * (held - 1))
+    assert router == pytest.approx(eager - slow * (held + stack.router[0] - 1))
     most = launches(SPARSE, GraphModule.ATTENTION, GraphModule.MOE_ROUTER, GraphModule.MOE_PREPROCESS)
     experts = sum(
         task.launches for task in forward.tasks if task.name.startswith("expert_") or task.name == "fused_gate"
     )
     traffic = sum(task.launches for task in forward.tasks if task.part is Part.EXPERT_PARALLEL)
-    assert most == pytest.approx(slow * (experts + traffic + own / 2 + 2))
+    assert most == pytest.approx(slow * (experts + traffic + own / 2 + stack.dispatcher[0] + 2))
     assert layer_block(replace(RUN, cuda_graphs=True), SPARSE).host is None
     assert launches(DENSE, GraphModule.MOE) == launches(DENSE)
+    assert experts_work(RUN)[0] == stack.router[0] + stack.dispatcher[0] > 0.0
+    assert experts_work(replace(RUN, cuda_graphs=(GraphModule.MOE,))) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
