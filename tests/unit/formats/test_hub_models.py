@@ -60,7 +60,8 @@ def test_names_of_users(name: str, layers: int, hidden: int, vocabulary: int) ->
 
 def test_windows_follow_the_context_that_a_model_was_released_with() -> None:
     short, long = (known_model(f"microsoft/Phi-3-mini-{context}-instruct") for context in ("4k", "128k"))
-    assert short is not None and long is not None
+    assert short is not None
+    assert long is not None
     assert shape_of(short.section)["sliding_window"] == 2047
     assert long.section["sliding_window"] == 262144
 
