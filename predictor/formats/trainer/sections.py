@@ -108,8 +108,8 @@ def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], s
         elif OTHERS.fullmatch(name):
             of_section = OF_OPTIMIZER if name.startswith("optim") else OF_TRAINING if name == "precision" else {}
             is_quantization = not of_section
-            found = _quantized(scalars, where) if is_quantization else scalars
-            values |= {of_section.get(key, key): value for key, value in found.items()}
+            said = _quantized(scalars, where) if is_quantization else scalars
+            values |= {of_section.get(key, key): value for key, value in said.items()}
         elif not training and TRAINING.fullmatch(name):
             values |= {OF_TRAINING.get(key, key): value for key, value in scalars.items()}
         elif OF_DATA.match(name) and (length := next((key for key in LENGTHS if key in scalars), None)):
