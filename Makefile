@@ -25,12 +25,13 @@ DOCS := .venv/docs/bin/python
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal
 # Of the unit tests, files with a test that asks for torch or MPI; the others have run without both.
 NEED_TORCH = $(shell grep -rlE '(importorskip|find_spec)."(torch|mpi4py)"' --include='test_*.py' tests/unit)
-TORCH_TESTS = $(NEED_TORCH) tests/workflow tests/trainer tests/llm_trainer tests/hugectr tests/written \
+TORCH_TESTS = $(NEED_TORCH) tests/workflow tests/trainer tests/llm_trainer tests/hugectr tests/written tests/faults \
 	tests/launch/test_examples.py tests/launch/test_launch_document.py
 SMOKE := results/smoke
 VERIFY_OUT := results/verify
 RECOMMENDER_OUT := results/verify_recommender
 TRACES := results/traces
+FAULTS_OUT := results/faults
 # Survey of a GPU: kit, Python with torch on the GPU machine, minutes, results folders, and whether to replace a system.
 GPU_KIT := gpu-kit
 GPU_PYTHON := python3
@@ -59,7 +60,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help predict lint test check check-profile check-extras judges format mutations bench accuracy fit profile-smoke
-.PHONY: test-thorough docs architecture pictures gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch clean
+.PHONY: test-thorough docs architecture pictures gallery verify verify-recommender verify-gpu traces precisions gpu-kit profile-gpu study-gpu publish-gpu survey-emulated slurm-installed test-slurm test-launch faults clean
 .SUFFIXES:
 
 help: ## list the targets
@@ -108,6 +109,7 @@ bench: $(TEST_READY) $(WORKFLOW_READY) ## how fast predicting, fitting, grids an
 	$(TEST) -m tests.launch.bench_grids
 	$(TEST) -m tests.bench_plans
 	$(TEST) -m tests.bench_traces
+	$(TEST) -m tests.bench_watch
 	$(WORKFLOW) -m tests.bench_profile
 	$(WORKFLOW) -m tests.bench_trainer
 	$(WORKFLOW) -m tests.bench_replay
@@ -226,6 +228,9 @@ test-slurm: $(WORKFLOW_READY) slurm-installed ## profile through a temporary Slu
 test-launch: $(WORKFLOW_READY) slurm-installed ## jobs on a temporary Slurm cluster, preempted and lost; training killed at random points
 	SLURM_TESTS=1 $(WORKFLOW) -m pytest tests/workflow/test_launch_*.py --durations=0 --durations-min=1 -s
 	TRAINER_FAULTS=1 $(WORKFLOW) -m pytest tests/trainer --durations=0 --durations-min=10 -s
+
+faults: $(WORKFLOW_READY) ## inject 200 faults into small trainings, some of them as root only, and judge watch: FAULTS_OUT=folder; half an hour
+	$(WORKFLOW) -m tests.faults --runs 200 --out "$(FAULTS_OUT)" --misses
 
 clean: ## remove environments, caches and builds
 	rm -rf .venv build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,94 +1,76 @@
 """The command line: ``python -m predictor CONFIG``, and ``estimate-train-time COMMAND``.
 
 Exit codes: 0 success; 2 bad input, with one line on stderr on the error and its remedy; 3 a run that does not fit into
-memory, where ``--require-fit`` asks for it, or that breaks a limit of ``check``; 130 a search that Ctrl-C ended, whose
-best so far is printed; 1 anything unexpected, output that
-cannot be written and runs that failed included.
+memory, where ``--require-fit`` asks for it, that breaks a limit of ``check``, or that is slower than ``watch --allow``;
+130 a search, or a run that is followed, that Ctrl-C ended: what is known so far is printed; 1 anything unexpected,
+output that cannot be written and runs that failed included.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import takewhile
 from types import TracebackType
 from typing import TextIO
 
 import yaml
 
-from predictor.commands import (
-    calibrate,
-    check,
-    compare,
-    completion,
-    examples,
-    mixed,
-    plan,
-    predict,
-    replay,
-    report,
-    search,
-    serve,
-    timeline,
-    verify,
-    whatif,
-)
-from predictor.commands.mistyped import require_configuration
-from predictor.commands.parser import BrokenLimit, Incomplete, Interrupted, Parser
+from predictor.commands.parser import BrokenLimit, Incomplete, Interrupted, Parser, require_configuration
 from predictor.core.base.encoding import encodable
 from predictor.core.base.errors import ConfigError, ManyProblemsError, MissingKeyError, PublishedError, shortened
 from predictor.core.base.read_yaml import one_line
 from predictor.core.schema.reading import READING, Reading
 
-COMMANDS = (
-    predict,
-    search,
-    plan,
-    compare,
-    whatif,
-    timeline,
-    report,
-    check,
-    serve,
-    verify,
-    calibrate,
-    replay,
-    mixed,
-    examples,
-    completion,
-)
+# Names of commands and the modules that define them, in the order of the help.
+COMMANDS = {
+    **{
+        name: name
+        for name in ("predict", "search", "plan", "compare", "whatif", "timeline", "report", "check", "watch")
+    },
+    **{name: name for name in ("serve", "verify", "calibrate", "replay", "mixed")},
+    **dict.fromkeys(("list-examples", "show-example", "list-systems", "list-presets", "list-formats"), "examples"),
+    "completion": "completion",
+}
 OF_EVERY_COMMAND = ("--no-color", "--debug")  # options that may also stand before the command
-IN_COLOUR = ("predict", "search", "plan", "compare", "whatif", "check")
+IN_COLOUR = ("predict", "search", "plan", "compare", "whatif", "check", "watch")
 PROGRAM = "estimate-train-time"
 FIRST = "predict --model llama3-8b --system H100 --gpus 64 --global-batch-size 256"
 SUCCESS, UNEXPECTED, BAD_INPUT, DOES_NOT_FIT = 0, 1, 2, 3
 INTERRUPTED = 130  # as a shell says it of a program that SIGINT ended
+# Allocations between two runs of the garbage collector: starting makes 200,000 objects, hardly one of them garbage, and
+# Python's own 700 goes through all of them several times.
+COLLECTED_EVERY = 100_000
 
 
-def parser_with_commands() -> tuple[Parser, list[str]]:
-    """Return the command line's parser and the names of the commands."""
+def parser_with_commands(names: Iterable[str]) -> Parser:
+    """Return the command line's parser with the named commands, whose modules are the only ones imported."""
     parser = Parser(prog=PROGRAM, description="Predict the time of one distributed training step.", allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for module in COMMANDS:
-        module.add(commands)
-    return parser, list(commands.choices)
+    for module in dict.fromkeys(COMMANDS[name] for name in names):
+        import_module(f"predictor.commands.{module}").add(commands)
+    return parser
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the command line; without a command it is ``predict``."""
-    parser, commands = parser_with_commands()
     first = list(takewhile(lambda text: text in OF_EVERY_COMMAND, argv))
     command, *rest = argv[len(first) :] or [""]
     if command == "help":
         command, rest = "--help", []
-    if command in ("", *commands, "--version", "--help", "-h"):
-        return parser.parse_args([command, *first, *rest] if command else [])
-    require_configuration(PROGRAM, command, commands)
-    return parser.parse_args(["predict", *first, command, *rest])
+    if command in ("", "--version", "--help", "-h"):
+        return parser_with_commands(COMMANDS).parse_args([command, *first, *rest] if command else [])
+    if command not in COMMANDS:
+        require_configuration(PROGRAM, command, list(COMMANDS))
+        command, rest = "predict", [command, *rest]
+    asked = COMMANDS if command == "completion" else [command]
+    return parser_with_commands(asked).parse_args([command, *first, *rest])
 
 
 def _answer(arguments: argparse.Namespace) -> str:
@@ -189,6 +171,7 @@ def _report_bug(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 def console() -> None:
     """Run as the installed command."""
+    gc.set_threshold(COLLECTED_EVERY)
     sys.excepthook = _report_bug
     sys.exit(main())
 

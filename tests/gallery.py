@@ -25,7 +25,7 @@ from predictor.recommender.report import prediction as recommender
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, FILES = ROOT / "docs" / "gallery.md", ROOT / "docs" / "gallery"
-PAGES = (PAGE, ROOT / "docs" / "plan.md", ROOT / "docs" / "troubleshooting.md", ROOT / "README.md")
+PAGES = (PAGE, *(ROOT / "docs" / f"{name}.md" for name in ("plan", "troubleshooting", "watch")), ROOT / "README.md")
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)$", re.MULTILINE)
 PROGRAM = ["python", "-m", "predictor"]

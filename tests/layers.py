@@ -6,8 +6,8 @@ from predictor.core.blocks.layer import LayerSettings, layer_rows
 from predictor.core.blocks.mixers import LayerKind
 from predictor.core.folds import KeptBytes, kept_bytes, parameters
 from predictor.core.rows import Row
+from predictor.core.workload.architecture import sized
 from predictor.core.workload.layer import layer_of
-from predictor.core.workload.layer_sizes import sized
 from predictor.core.workload.layer_table import kept_rows
 from predictor.core.workload.layer_table import layer_rows as whole_rows
 from predictor.core.workload.layout import Layout

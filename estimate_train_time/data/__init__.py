@@ -1,4 +1,4 @@
-"""Where the published regressors and the example configurations lie."""
+"""Folders of the published regressors and of the example configurations."""
 
 from __future__ import annotations
 

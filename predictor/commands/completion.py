@@ -19,8 +19,7 @@ def add(commands: Commands) -> None:
 
 def answer(arguments: argparse.Namespace) -> str:
     """Return the script, made from all commands' arguments."""
-    from predictor.commands.shells import bash, fish, zsh
-    from predictor.commands.shells.described import described
+    from predictor.commands.shells import bash_script, described, fish_script, zsh_script
 
-    script = {"bash": bash.script, "zsh": zsh.script, "fish": fish.script}[arguments.shell]
+    script = {"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[arguments.shell]
     return script(COMPLETED, described(arguments.every)).rstrip("\n")

@@ -1,4 +1,4 @@
-"""The configuration that a command is asked about: a file, a bundled example, or a model and options."""
+"""Arguments of a configuration: a file, a bundled example, or a model and options."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def add_model_only(command: argparse.ArgumentParser, dest: str, action: str, con
     )
 
 
-def add_config(command: argparse.ArgumentParser) -> None:
+def add_config(command: argparse.ArgumentParser, is_required: bool = True) -> None:
     """Let a command take one configuration: files, a bundled example, or a model and the usual keys as options."""
-    which = command.add_mutually_exclusive_group(required=True)
+    which = command.add_mutually_exclusive_group(required=is_required)
     which.add_argument(
         "paths",
         nargs="*",

@@ -1,4 +1,4 @@
-"""The files that a command writes: named before any work is done, and written when all of them are known."""
+"""Output files of a command: named before any work is done, written once all contents are known."""
 
 from __future__ import annotations
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import takewhile
+from pathlib import Path
 from textwrap import fill
 from typing import Any, NoReturn
 
@@ -16,6 +17,21 @@ NARROWEST, USUAL_WIDTH = 40, 100
 
 Answer = Callable[[argparse.Namespace], str]
 Commands = Any  # argparse names the type of add_subparsers' result for itself only
+
+
+def require_configuration(program: str, name: str, commands: Sequence[str]) -> None:
+    """Check that a first word that is no command may name a configuration, so that a mistyped command is told as one.
+
+    Raises:
+        ConfigError: it looks neither like a file nor like an option, and there is no such file.
+    """
+    if name.startswith("-") or any(mark in name for mark in "./:") or Path(name).exists():
+        return
+    from predictor.core.schema.presets import spelled  # only when needed, for a fast start
+
+    preset = spelled(name)
+    meant = nearest(name, commands) if preset is None else f" It is a model: {program} predict --model {preset}."
+    raise ConfigError(f"{name} is neither a command nor a file.{meant} {program} --help lists the commands")
 
 
 class Incomplete(str):

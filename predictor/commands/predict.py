@@ -54,7 +54,7 @@ def _told(step: StepPrediction | RecommenderStep, arguments: argparse.Namespace)
     return BrokenLimit(text) if arguments.require_fit and step.fits is False else text
 
 
-def _recommender(path: Path, arguments: argparse.Namespace) -> RecommenderStep:
+def recommender(path: Path, arguments: argparse.Namespace) -> RecommenderStep:
     """Predict a HugeCTR configuration.
 
     Raises:
@@ -67,7 +67,8 @@ def _recommender(path: Path, arguments: argparse.Namespace) -> RecommenderStep:
             raise ConfigError(f"--{key.replace('_', '-')} is for transformers; {path} is a HugeCTR configuration")
     if arguments.changes:
         raise ConfigError(f"--set is for transformers; {path} is a HugeCTR configuration")
-    given = {name: getattr(arguments, name) for name in RECOMMENDER_OPTIONS if getattr(arguments, name) is not None}
+    values = {name: getattr(arguments, name, None) for name in RECOMMENDER_OPTIONS}
+    given = {name: value for name, value in values.items() if value is not None}
     if "gpus" in given:
         try:
             given["gpus"] = int(given["gpus"])
@@ -80,7 +81,7 @@ def answer(arguments: argparse.Namespace) -> str:
     """Return the report of one configuration."""
     path = config_path(arguments)
     if is_hugectr_file(path):
-        return _told(_recommender(path, arguments), arguments)
+        return _told(recommender(path, arguments), arguments)
     given = next((name for name in ONLY_RECOMMENDER if getattr(arguments, name) is not None), None)
     if given is not None:
         raise ConfigError(f"--{given.replace('_', '-')} is for HugeCTR configurations; {path} is none")

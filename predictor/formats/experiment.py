@@ -37,6 +37,9 @@ USUAL_DECODER = (
     "Of the model only sizes are known: predicted is a decoder with RMSNorm, rotary positions, flash attention, GELU, "
     "no biases"
 )
+STARTS_PROCESSES = re.compile(
+    r"(?:^|[\s/])(?:torchrun|accelerate launch|deepspeed|composer|torch\.distributed\.(?:run|launch))\s"
+)
 GPUS = re.compile(r"(?:^|,)\s*(?:gres/)?gpu(?::[A-Za-z][^:,(]*)?(?:[:=](\d+))?(?=\s*(?:\(|,|$))")
 
 
@@ -72,7 +75,8 @@ def translate(content: Mapping[str, Any], where: str, base: Path) -> Read:
         return Read(over, (f"{where}: prediction.config is predicted as it is, its other sections are not",))
     notes: list[str] = []
     model = _model(sections, over or {}, notes)
-    parallelism = _layout(sections, [] if "gpus_per_node" in (over or {}).get("parallelism", {}) else notes)
+    command = fields.text("command", "")
+    parallelism = _layout(sections, command, [] if "gpus_per_node" in (over or {}).get("parallelism", {}) else notes)
     samples = sections["training"].whole("batch_size") * sections["training"].whole("gradient_accumulation_steps", 1)
     samples *= parallelism["data_parallel_size"]
     training = {
@@ -103,7 +107,7 @@ def num_steps(content: Mapping[str, Any]) -> int | None:
     sections = {name: fields.section(name) for name in SECTIONS}
     training = sections["training"]
     per_replica = training.whole("batch_size") * training.whole("gradient_accumulation_steps", 1)
-    return _num_steps(sections, per_replica * _layout(sections, [])["data_parallel_size"])
+    return _num_steps(sections, per_replica * _layout(sections, fields.text("command", ""), [])["data_parallel_size"])
 
 
 def _num_steps(sections: dict[str, Fields], samples_per_step: int) -> int | None:
@@ -170,21 +174,22 @@ def _check_sizes(section: Fields, sizes: dict[str, int | None], told: dict[str, 
         )
 
 
-def _layout(sections: dict[str, Fields], notes: list[str]) -> dict[str, Any]:
+def _layout(sections: dict[str, Fields], command: str, notes: list[str]) -> dict[str, Any]:
     """Return the layout: what tensor and pipeline ranks leave of all processes are replicas."""
     slurm, training = sections["slurm"], sections["training"]
-    nodes, per_node = slurm.whole("nodes", 1), slurm.whole("ntasks_per_node", 1)
+    nodes, tasks = slurm.whole("nodes", 1), slurm.whole("ntasks_per_node", 1)
+    per_node = processes_per_node(slurm.text("launcher", "srun"), command, slurm.get("gres"), tasks)
     tp, pp = training.whole("tensor_parallel_size", 1), training.whole("pipeline_parallel_size", 1)
     zero_stage = training.whole("zero_stage", 0, least=0)
     if nodes * per_node % (tp * pp):
         raise training.error(
             "tensor_parallel_size",
-            f"times pipeline_parallel_size, {pp}, it must divide slurm.nodes × ntasks_per_node, {nodes * per_node}",
+            f"times pipeline_parallel_size, {pp}, it must divide the processes of all nodes, {nodes * per_node}",
         )
     allocated = gpus_per_node(slurm.get("gres"))
     if allocated is not None and allocated != per_node:
         notes.append(
-            f"slurm.gres asks for {allocated} GPUs per node and ntasks_per_node for {per_node} processes: "
+            f"slurm.gres asks for {allocated} GPUs per node, which {per_node} processes share: "
             f"predicted are {per_node}, one for each process"
         )
     replicas = TORCHTITAN_FSDP2 if zero_stage >= 2 else PYTORCH_DDP
@@ -196,6 +201,20 @@ def _layout(sections: dict[str, Fields], notes: list[str]) -> dict[str, Any]:
         "zero_stage": zero_stage,
         "gpus_per_node": per_node,
     }
+
+
+def processes_per_node(launcher: str, command: str, gres: object, tasks_per_node: int) -> int:
+    """Return the training processes of a node, one for each GPU.
+
+    torchrun, or a command that starts its own processes (torchrun, accelerate launch, deepspeed …), starts one for each
+    allocated GPU; srun and mpirun start the job's tasks.
+
+    >>> processes_per_node("srun", "torchrun --nproc-per-node 4 train.py", "gpu:4", 1)
+    4
+    """
+    if launcher in ("torchrun", "none") or STARTS_PROCESSES.search(command):
+        return gpus_per_node(gres) or tasks_per_node
+    return tasks_per_node
 
 
 def gpus_per_node(gres: object) -> int | None:

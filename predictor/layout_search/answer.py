@@ -19,6 +19,7 @@ from predictor.core.workload.partition import uniform
 from predictor.layout_search.near_duplicates import Ranked
 from predictor.layout_search.question import SearchProblem
 from predictor.layout_search.rank import Ranking, rank
+from predictor.layout_search.shared_parts import SharedParts
 from predictor.layout_search.space import Plan, Space
 
 
@@ -72,7 +73,13 @@ def _winner(
     return Winner(ranked, prediction, busiest, tuple(near_duplicates or ()))
 
 
-def search(problem: SearchProblem, top: int, pareto: bool = False, best_only: bool = False) -> SearchAnswer:
+def search(
+    problem: SearchProblem,
+    top: int,
+    pareto: bool = False,
+    best_only: bool = False,
+    parts: SharedParts | None = None,
+) -> SearchAnswer:
     """Answer a search problem; near-duplicates of a faster layout are counted with it.
 
     Where nothing fits, a framework that can keep the optimizer's states in host memory does so, and a note says it.
@@ -82,13 +89,14 @@ def search(problem: SearchProblem, top: int, pareto: bool = False, best_only: bo
         top: layouts to return.
         pareto: look for the Pareto front of time and memory as well.
         best_only: look neither for near-duplicates nor for faster layouts that may not fit.
+        parts: shared with other searches.
 
     Raises:
         NoLayoutError: no layout multiplies to the GPUs, or none fits.
     """
 
     def ranked(asked: SearchProblem) -> Ranking:
-        return rank(asked.space, asked.system, asked.memory_gib, top, pareto, not best_only, not best_only)
+        return rank(asked.space, asked.system, asked.memory_gib, top, pareto, not best_only, not best_only, parts)
 
     try:
         ranking = ranked(problem)

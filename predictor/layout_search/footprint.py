@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from predictor.core.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
 from predictor.core.timeline.schedules import SCHEDULES
-from predictor.core.workload.low_precision_memory import cast_weights
+from predictor.core.workload.low_precision import cast_weights
 from predictor.core.workload.pipeline import Pipeline, Stage
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.software import ON_DEEPSPEED
@@ -70,7 +70,7 @@ class Footprints:
 
     def least_bytes(self, plan: Plan) -> float:
         """Return what the fullest GPU of a candidate needs at least: states alone, the same for many candidates."""
-        key = (plan.sharing, plan.chunks)
+        key = plan.sharing, self._pipelines.held(plan)
         known = self._least.get(key)
         if known is None:
             states = max(self._stage_states(plan, self._pipelines.of(plan)))
@@ -79,11 +79,13 @@ class Footprints:
 
     def memory_bytes(self, plan: Plan) -> float:
         """Return what the fullest GPU of a candidate needs."""
-        tensors = 0.0
         stages = self._pipelines.of(plan)
-        for state, (kept, working) in zip(
-            self._stage_states(plan, stages), self._while_computing(plan, stages), strict=True
-        ):
+        return self._needed(plan, stages, self._stage_states(plan, stages))
+
+    def _needed(self, plan: Plan, stages: Pipeline, states: Sequence[float]) -> float:
+        """Return what the fullest GPU of a candidate needs whose stages have such states."""
+        tensors = 0.0
+        for state, (kept, working) in zip(states, self._while_computing(plan, stages), strict=True):
             needed = state + kept + working
             if needed > tensors:
                 tensors = needed
@@ -102,11 +104,12 @@ class Footprints:
             limit: no less.
             likely: how many are within either of another line.
         """
-        count = len(line.batches)
+        count, stages = len(line.batches), self._pipelines.of(line.first)
+        states = self._stage_states(line.first, stages)
 
         @cache
         def size(number: int) -> float:
-            return self.memory_bytes(line.plan(number))
+            return self._needed(line.plan(number), stages, states)
 
         if self._shrinks(line.first):
             within = [number for number in range(count) if size(number) <= limit]
@@ -154,7 +157,7 @@ class Footprints:
 
     def _stage_states(self, plan: Plan, stages: Pipeline) -> list[float]:
         """Return bytes of states and gradient buffers of every distinct stage."""
-        key = (plan.sharing, plan.chunks)
+        key = plan.sharing, self._pipelines.held(plan)
         known = self._states.get(key)
         if known is None:
             run = self._pipelines.run(plan)
@@ -177,11 +180,12 @@ class Footprints:
         key = (shared, recomputed, plan.degrees.pipeline, plan.chunks)
         known = self._held.get(key)
         if known is None:
-            again, whole = (
-                {kind: self._layer(alike, shared, kind) for kind in stages.kinds} for alike in alike_layers(plan)
-            )
+            again, whole = alike_layers(plan)
             layers = [
-                [((again if is_again else whole)[kind], n) for kind, n, is_again in parted(plan, chunk.layers)]
+                [
+                    (self._layer(again if is_again else whole, shared, kind), n)
+                    for kind, n, is_again in parted(plan, chunk.layers)
+                ]
                 for chunk in stages.chunks
             ]
             chunks = [sum([layer.kept * n for layer, n in of_chunk]) for of_chunk in layers]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise, takewhile
 
 from predictor.core.base.errors import ConfigError, NoLayoutError
 from predictor.core.base.quantities import span
@@ -14,17 +13,14 @@ from predictor.layout_search.answer import SearchAnswer, search
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.layout_search.report.gpu_counts import Tried
 from predictor.layout_search.report.search_bill import Limits, keeping, training_of
+from predictor.layout_search.shared_parts import SharedParts
 from predictor.layout_search.watch import WATCH
 
 # The largest runs in print have about as many.
 MOST_GPUS = 65_536
-# So many doublings in a row that cost more: further ones do, too, as every GPU computes less between its traffic.
-DEARER = 2
-# Between a number that meets the goals and half of it, so many parts of a doubling are tried.
-PARTS = 4
+PARTS = 4  # of a doubling, between which numbers are tried
 SECONDS_PER_HOUR = 3600.0
 MEETS = "meets it"
-FEWER = "Interrupted before all numbers of GPUs were tried: fewer may do."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,31 +42,37 @@ class Hunt:
     pareto: bool
 
 
-def doublings(gpus_per_node: int, most: int) -> Iterator[int]:
-    """Return numbers of GPUs: a node's, doubled up to the largest."""
-    count = gpus_per_node
+def doublings(least: int, most: int, parts: int) -> Iterator[int]:
+    """Return a number, its doublings, and the whole numbers that divide each doubling into even parts.
+
+    >>> list(doublings(1, 12, 2)), list(doublings(1, 12, 4))
+    ([1, 2, 3, 4, 6, 8, 12], [1, 2, 3, 4, 5, 6, 7, 8, 10, 12])
+    """
+    count = least
     while count <= most:
-        yield count
+        counts = [count + count * part // parts for part in range(parts) if count * part % parts == 0]
+        yield from (each for each in counts if each <= most)
         count *= 2
 
 
-def between(num_gpus: int, gpus_per_node: int) -> list[int]:
-    """Return whole nodes between half a number of GPUs and that number, in even steps.
+def dearer_half(prices: Mapping[int, float], num_gpus: int) -> int | None:
+    """Return the largest number up to half the GPUs if it cost more than half of it did; further doublings do, too.
 
-    >>> between(64, 8), between(16, 8)
-    ([40, 48, 56], [])
+    Every GPU computes less between its traffic.
+
+    >>> dearer_half({8: 10.0, 16: 12.0}, 32), dearer_half({8: 10.0, 16: 12.0}, 16), dearer_half({8: 10.0, 16: 9.0}, 32)
+    (16, None, None)
     """
-    half = num_gpus // 2
-    steps = [half + half * part // PARTS for part in range(1, PARTS)] if half >= gpus_per_node else []
-    return [count for count in steps if half < count < num_gpus and count % gpus_per_node == 0]
+    half = max((count for count in prices if count <= num_gpus // 2), default=0)
+    quarter = max((count for count in prices if count <= half // 2), default=0)
+    return half if quarter and prices[half] > prices[quarter] else None
 
 
 def fewest(hunt: Hunt) -> tuple[SearchAnswer, tuple[Tried, ...]]:
     """Return the search on the fewest GPUs that meet the goals, and all numbers that were tried, in order.
 
-    Every number is searched, so nothing is assumed about how time falls with GPUs: doublings of a node until one meets
-    the goals, then steps between it and its half. Left out without a search are numbers that miss the deadline at the
-    peak of their GPUs; a budget is given up where the price rose twice.
+    Every number is searched, so nothing is assumed about how time falls with GPUs. Left out without a search are
+    numbers that miss the deadline at the peak of their GPUs; a budget is given up where a doubling costs more.
 
     Raises:
         ConfigError: the question is not possible, or no number of GPUs meets the goals.
@@ -82,30 +84,26 @@ def fewest(hunt: Hunt) -> tuple[SearchAnswer, tuple[Tried, ...]]:
         raise ConfigError("--deadline-days and --budget need --train-tokens: how many tokens does the training take?")
     if goals.price is not None and alone.budget.price_per_gpu_hour is None:
         raise ConfigError("--budget needs --price, of a GPU-hour")
-    node = alone.system.hardware.gpus_per_node
+    node, parts = alone.system.hardware.gpus_per_node, SharedParts()
     tried: list[Tried] = []
-    for num_gpus in doublings(node, hunt.most):
-        answer = _meeting(hunt, num_gpus, tried)
+    prices: dict[int, float] = {}
+    for nodes in doublings(1, hunt.most // node, PARTS):
+        num_gpus = nodes * node
+        half = dearer_half(prices, num_gpus)
+        if half is not None and goals.price is not None and prices[half] > goals.price:
+            break
+        answer = _meeting(hunt, num_gpus, tried, parts)
         if answer is not None:
-            answer = _fewer(hunt, num_gpus, node, tried) or answer
-            if WATCH.get().stopped:
-                answer = replace(answer, notes=(FEWER, *answer.notes))
-            return answer, tuple(sorted(tried, key=lambda one: one.num_gpus))
+            return answer, tuple(tried)
         if WATCH.get().stopped:
             raise KeyboardInterrupt
-        if _only_dearer(tried, goals):
-            break
+        training = tried[-1].training
+        if training is not None and training.price is not None:
+            prices[num_gpus] = training.price
     raise ConfigError(_none(tried, goals, hunt.most))
 
 
-def _fewer(hunt: Hunt, num_gpus: int, gpus_per_node: int, tried: list[Tried]) -> SearchAnswer | None:
-    """Return the search on the fewest GPUs below a number that meets the goals; None where none does."""
-    counts = takewhile(lambda _: not WATCH.get().stopped, between(num_gpus, gpus_per_node))
-    found = (_meeting(hunt, count, tried) for count in counts)
-    return next((answer for answer in found if answer is not None), None)
-
-
-def _meeting(hunt: Hunt, num_gpus: int, tried: list[Tried]) -> SearchAnswer | None:
+def _meeting(hunt: Hunt, num_gpus: int, tried: list[Tried], parts: SharedParts) -> SearchAnswer | None:
     """Return the search on a number of GPUs if it meets the goals; add it to those that were tried."""
     problem = search_problem(replace(hunt.question, num_gpus=num_gpus))
     least = least_hours(problem, problem.budget.train_tokens or 0.0)
@@ -113,7 +111,7 @@ def _meeting(hunt: Hunt, num_gpus: int, tried: list[Tried]) -> SearchAnswer | No
         tried.append(Tried(num_gpus, None, None, f"takes {span(least)} or more at its peak"))
         return None
     try:
-        answer = search(problem, hunt.top, hunt.pareto)
+        answer = search(problem, hunt.top, hunt.pareto, parts=parts)
     except NoLayoutError as error:
         verdict = "no layout fits" if error.divides else "no layout divides model and batch"
         tried.append(Tried(num_gpus, None, None, verdict))
@@ -131,15 +129,6 @@ def least_hours(problem: SearchProblem, tokens: float) -> float:
     run, num_gpus = problem.space.base, problem.space.num_gpus
     peak = peak_tflop_per_s(problem.system.hardware.gpu, product_precision(run)) * 1e12
     return run.model_flops_per_token * tokens / (num_gpus * peak) / SECONDS_PER_HOUR
-
-
-def _only_dearer(tried: list[Tried], goals: Limits) -> bool:
-    """Return whether the price alone is missed, and rose at the last doublings."""
-    known = [one.training for one in tried if one.training is not None][-DEARER - 1 :]
-    prices = [training.price for training in known if training.price is not None]
-    if goals.price is None or len(prices) <= DEARER or prices[-1] <= goals.price:
-        return False
-    return all(later > earlier for earlier, later in pairwise(prices))
 
 
 def _none(tried: list[Tried], goals: Limits, most: int) -> str:

@@ -7,12 +7,11 @@ from math import inf
 
 from predictor.core.step.memory import GIB
 from predictor.core.workload.run import TrainingRun
-from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import cells
 from predictor.layout_search.question import SearchProblem
 from predictor.layout_search.rank import by_shared_floor, fitting
-from predictor.layout_search.stages import ROUNDING, Pipelines
-from predictor.layout_search.timer import Timer
+from predictor.layout_search.shared_parts import SharedParts
+from predictor.layout_search.stages import ROUNDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +54,7 @@ def layout_rank(problem: SearchProblem, run: TrainingRun, step_us: float, fastes
         fastest_us: modelled step of the search's first winner.
     """
     space = problem.space
-    pipelines = Pipelines(space)
-    timer, footprints = Timer(space, problem.system, pipelines), Footprints(space, pipelines)
+    timer, footprints = SharedParts().of(space, problem.system)
     limit = inf if problem.memory_gib is None else problem.memory_gib * GIB
     below = step_us * (1.0 - ROUNDING)
     faster = others = 0

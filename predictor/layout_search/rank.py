@@ -20,8 +20,9 @@ from predictor.core.step.memory_verdict import MEMORY_ERROR
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import AS_FEW_AS_FIT, Cell, Line, cells
 from predictor.layout_search.near_duplicates import Ranked, folded
+from predictor.layout_search.shared_parts import SharedParts
 from predictor.layout_search.space import Plan, Space
-from predictor.layout_search.stages import ROUNDING, Key, Pipelines
+from predictor.layout_search.stages import ROUNDING, Key
 from predictor.layout_search.timer import Timer
 from predictor.layout_search.watch import WATCH
 
@@ -265,6 +266,7 @@ def rank(
     pareto: bool = False,
     fold: bool = False,
     unsure: bool = True,
+    parts: SharedParts | None = None,
 ) -> Ranking:
     """Rank every candidate of a space.
 
@@ -276,14 +278,14 @@ def rank(
         pareto: look for the Pareto front as well.
         fold: near-duplicates of a faster candidate are counted with it.
         unsure: look for faster candidates that may not fit as well.
+        parts: shared with other searches.
 
     Raises:
         NoLayoutError: there is no candidate, or none may fit; the message says by how much.
     """
-    pipelines = Pipelines(space)
     limit = inf if memory_gib is None else memory_gib * GIB
     certain = limit * (1.0 - MEMORY_ERROR)
-    pricing = Pricing(Timer(space, system, pipelines), Footprints(space, pipelines), certain)
+    pricing = Pricing(*(parts or SharedParts()).of(space, system), certain)
     every = list(cells(space))
     sure, tight = fitting(every, pricing.footprints, certain, limit)
     fits = [*sure, *tight] or fitting(every, pricing.footprints, limit, limit * (1.0 + MEMORY_ERROR))[1]

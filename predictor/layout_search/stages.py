@@ -20,6 +20,8 @@ class Pipelines:
         """Prepare for a space."""
         self._space = space
         self._pipelines: dict[Key, Pipeline] = {}
+        self._held: dict[Key, int] = {}
+        self._numbers: dict[Key, int] = {}
         self._latest: tuple[Plan, TrainingRun] | None = None
 
     def run(self, plan: Plan) -> TrainingRun:
@@ -34,6 +36,15 @@ class Pipelines:
         known = self._pipelines.get(key)
         if known is None:
             known = self._pipelines[key] = pipeline(self.run(plan))
+        return known
+
+    def held(self, plan: Plan) -> int:
+        """Return a number of the layers that stages hold; candidates that differ in chunks alone share it."""
+        key = plan.degrees.pipeline, plan.chunks
+        known = self._held.get(key)
+        if known is None:
+            stages = tuple((each.earliest, each.layers, each.is_first, each.is_last) for each in self.of(plan).distinct)
+            known = self._held[key] = self._numbers.setdefault(stages, len(self._numbers))
         return known
 
 

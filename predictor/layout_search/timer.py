@@ -13,8 +13,7 @@ from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.host import launch_us, waiting_us
 from predictor.core.step.overlap import added_us
 from predictor.core.step.stages import ChunkTime, time_block
-from predictor.core.step.task_times import contention_slowdown
-from predictor.core.step.update import time_update
+from predictor.core.step.task_times import contention_slowdown, time_update
 from predictor.core.timeline.bound import lower_bound
 from predictor.core.timeline.replay import replay
 from predictor.core.timeline.schedules import SCHEDULES
@@ -60,10 +59,13 @@ class Timer:
     Results are lists over the distinct stages of a pipeline, computed once for all candidates that share them.
     """
 
-    def __init__(self, space: Space, system: PublishedSystem, pipelines: Pipelines) -> None:
-        """Prepare for a space on a system."""
+    def __init__(
+        self, space: Space, system: PublishedSystem, pipelines: Pipelines, faster: Timer | None = None
+    ) -> None:
+        """Prepare for a space on a system; floors are those of a timer that is faster, if only by its slowest GPU."""
         self._space = space = replace(space, base=on_system(space.base, system))
-        self._system = system
+        self.system = system
+        self._faster = faster
         self._pipelines = pipelines
         base = space.base
         # A framework decides per layout what overlaps.
@@ -129,7 +131,7 @@ class Timer:
         return not (unsharded.fp32_parameters or base.gemm_recipe is not None or sums_in_products(unsharded))
 
     def floor_us(self, plan: Plan) -> float:
-        """Return the time of a stage's layers and of filling and draining the pipeline before it.
+        """Return the time of a stage's chunks and of filling and draining the pipeline before it.
 
         It is fast to compute, and no step is shorter. What selective recomputation adds is left out: it differs for
         every number of micro-batches.
@@ -138,6 +140,8 @@ class Timer:
         return self._floor_us(plan, self._layered_as(plan), drains=not splits)
 
     def _floor_us(self, plan: Plan, layered_as: str, drains: bool) -> float:
+        if self._faster is not None:
+            return self._faster._floor_us(plan, layered_as, drains)
         if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP) or plan.recompute_layers is not None:
             plan = plan._replace(recompute=Recompute.NONE, modules=(), recompute_layers=None)
         shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
@@ -147,10 +151,16 @@ class Timer:
         if known is None:
             pipeline = self._pipelines.of(plan)
             least = {kind: self._least_us(plan, shared, kind, layered_as) for kind in pipeline.kinds}
-            stages = [sum([least[kind][1] * layers for kind, layers in stage.layers]) for stage in pipeline.distinct]
+            both, forward = [], []
+            for chunk in pipeline.chunks:
+                edge = self._edge(plan, shared, chunk.is_first, chunk.is_last, layered_as)
+                forward.append(edge.forward + sum([least[kind].forward * layers for kind, layers in chunk.layers]))
+                backward = edge.backward + sum([least[kind].backward * layers for kind, layers in chunk.layers])
+                both.append(forward[-1] + backward)
+            stages = [sum([both[i] for i in stage.chunk_index]) for stage in pipeline.distinct]
             # A stage's first forward pass follows those of the first chunks before it, its last backward pass precedes
             # theirs.
-            through = [sum([least[kind][drains] * layers for kind, layers in each.layers]) for each in pipeline.chunks]
+            through = both if drains else forward
             latest = before = 0.0
             for i in pipeline.index:
                 latest = max(latest, before + count * stages[i])
@@ -158,19 +168,21 @@ class Timer:
             known = self._floors[key] = latest * (1.0 - ROUNDING)
         return known
 
-    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind, layered_as: str) -> tuple[float, float]:
-        """Return times that no forward pass of a layer, and no pass forward and backward, is shorter than.
+    def _least_us(self, plan: Plan, shared: Key, kind: LayerKind, layered_as: str) -> Work:
+        """Return a work that no pass of a layer is shorter than.
 
         It is no bound where work hides traffic (that of weights, or of experts beside another micro-batch), nor where
         checkpoints are gathered.
         """
         base = self._space.base
         if plan.zero_stage >= 2 or base.overlap_expert_parallel or base.partition_activations:
-            work = self._layer(plan, shared, kind)
-            return work.forward, work.forward + work.backward
+            return self._layer(plan, shared, kind)
         single = self._layer_in_single(plan, shared, kind, layered_as)
-        recomputed = single.again if plan.recompute is Recompute.FULL and single.adds_up else 0.0
-        return single.work.forward, single.work.forward + recomputed + single.work.backward
+        forward, backward, weight = single.work
+        if single.adds_up:
+            backward += single.accumulation * (1.0 - 1.0 / plan.num_micro_batches)
+            backward += single.again if plan.recompute is Recompute.FULL else 0.0
+        return Work(forward, backward, weight)
 
     def bound_us(self, plan: Plan) -> float:
         """Return a time that the candidate's step cannot be shorter than."""
@@ -224,7 +236,7 @@ class Timer:
         self, plan: Plan, shared: Key, chunk: Chunk, again: dict[LayerKind, Work], whole: dict[LayerKind, Work]
     ) -> Work:
         """Return the work of a chunk: its edge and its layers, computed again or not."""
-        forward, backward, weight = self._edge(plan, shared, chunk.is_first, chunk.is_last)
+        forward, backward, weight = self._edge(plan, shared, chunk.is_first, chunk.is_last, self._layered_as(plan))
         for kind, count, is_again in parted(plan, chunk.layers):
             layer = (again if is_again else whole)[kind]
             forward += layer.forward * count
@@ -270,13 +282,13 @@ class Timer:
         if known is None:
             run = replace(self._run(plan, layered_as), num_micro_batches=1, recompute=Recompute.NONE)
             block = _with_lead(layer_block(run, kind), 0.0)
-            layer = time_block(self._system, block)
+            layer = time_block(self.system, block)
             again = layer.forward
             if run.recompute_stops_early:
-                again = time_block(self._system, layer_block(replace(run, recompute=Recompute.FULL), kind)).recompute
+                again = time_block(self.system, layer_block(replace(run, recompute=Recompute.FULL), kind)).recompute
             waits = any(each.host.us > 0.0 for each in (*layer.passes, again)) or self._waits_again(run, block, layer)
             if waits and run.framework in LAUNCHES_AHEAD:  # a pipeline's host keeps all its lead, or none
-                layer = time_block(self._system, _with_lead(block, 1.0))
+                layer = time_block(self.system, _with_lead(block, 1.0))
             adds_up = not (waits or run.partition_activations or run.overlap_expert_parallel)
             known = self._layers[key] = LayerWork(_work(layer), again.cost.us, self._us(block.accumulation), adds_up)
         return known
@@ -286,7 +298,7 @@ class Timer:
         if block.host is None:
             return False
         launches = block.host.forward + self._restored * slowdown(run)
-        us = launch_us(self._system.hardware, launches, backward=False)
+        us = launch_us(self.system.hardware, launches, backward=False)
         return waiting_us(us, layer.forward.cost.us, block.host.takes_turns) > 0.0
 
     def _layer_exactly(self, plan: Plan, shared: Key, kind: LayerKind, is_first: bool = False) -> Work:
@@ -297,7 +309,7 @@ class Timer:
         known = self._exact.get(key)
         if known is None:
             block = layer_block(self._run(plan, layered_as), kind, is_first)
-            known = self._exact[key] = _work(time_block(self._system, block))
+            known = self._exact[key] = _work(time_block(self.system, block))
         return known
 
     def _layered_as(self, plan: Plan) -> str:
@@ -310,23 +322,22 @@ class Timer:
 
     def _us(self, tasks: Sequence[Task]) -> float:
         """Return the time of tasks in sequence."""
-        cost = self._system.cost
+        cost = self.system.cost
         return sum([cost(task.operator, task.direction, task.shape).us * task.times for task in tasks])
 
     def _slowdown(self, overlaps: bool, traffic: Sequence[Task]) -> Slowdown:
-        return contention_slowdown(self._system, traffic) if overlaps else NO_SLOWDOWN
+        return contention_slowdown(self.system, traffic) if overlaps else NO_SLOWDOWN
 
     def _run(self, plan: Plan, schedule: str) -> TrainingRun:
         run = self._pipelines.run(plan)
         return run if run.schedule == schedule else replace(run, schedule=schedule)
 
-    def _edge(self, plan: Plan, shared: Key, is_first: bool, is_last: bool) -> Work:
-        layered_as = self._layered_as(plan)
+    def _edge(self, plan: Plan, shared: Key, is_first: bool, is_last: bool, layered_as: str) -> Work:
         key = (shared, is_first, is_last, layered_as)
         known = self._edges.get(key)
         if known is None:
             run = self._run(plan, layered_as)
-            known = self._edges[key] = _work(time_block(self._system, edge_block(run, is_first, is_last)))
+            known = self._edges[key] = _work(time_block(self.system, edge_block(run, is_first, is_last)))
         return known
 
     def _message(self, plan: Plan) -> float:
@@ -351,7 +362,7 @@ class Timer:
 
     def _stage_ends(self, plan: Plan) -> list[End]:
         """Return the end of the step of every distinct stage."""
-        key = (plan.sharing, plan.chunks)
+        key = plan.sharing, self._pipelines.held(plan)
         known = self._ends.get(key)
         if known is None:
             run = self._pipelines.run(plan)
@@ -363,7 +374,7 @@ class Timer:
                 End(
                     self._us(end.reduction),
                     self._us(end.tied),
-                    time_update(self._system, end).cost.us,
+                    time_update(self.system, end).cost.us,
                     self._us(end.gather),
                     end.buckets,
                     run.overlap_gradient_reduction,

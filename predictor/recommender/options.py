@@ -1,4 +1,4 @@
-"""What a Python call says of a recommender beside its configuration, checked as the command line's arguments are."""
+"""Options of a Python call about a recommender, checked as the command line's arguments are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recommenders' training runs: HugeCTR's JSON, whose clause ``prediction`` says what that file cannot."""
+"""Recommenders' training runs: HugeCTR's JSON with a clause ``prediction`` for settings that the file lacks."""
 
 from __future__ import annotations
 

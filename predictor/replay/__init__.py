@@ -1,1 +1,1 @@
-"""Replay of measured steps: what changes when operators, precisions, devices or links do."""
+"""Replay of measured steps under changed operators, precisions, devices or links."""

@@ -1,4 +1,4 @@
-"""The bottleneck of a replayed step: the part that shortens the step most when it is shorter itself.
+"""Bottleneck of a replayed step: the part whose shortening shortens the step most.
 
 What takes most of a step need not hold it up: behind traffic that a GPU waits for, its host may be no faster. So the
 step is replayed with every part a tenth shorter. Only what is on the critical path can matter, and by no more than a

@@ -1,4 +1,4 @@
-"""Where a replayed step goes, in the words of a predicted step's breakdown.
+"""Breakdown of a replayed step, in the terms of a predicted one.
 
 Of everything that a rank does at an instant the first of these counts: its device computes; a collective or message
 moves data (exposed: nothing hides it); it waits in a collective for other ranks; a thread prepares or launches work; a

@@ -1,4 +1,4 @@
-"""Measure what casts between precisions cost on the device at hand.
+"""Measure the cost of casts between precisions on this device.
 
 python -m predictor.replay.casting_cost --device auto
 """

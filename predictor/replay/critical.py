@@ -1,4 +1,4 @@
-"""The critical path of a replayed step by operators, and what moved on it."""
+"""Critical path of a replayed step by operators, and its changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A replayed step as one self-contained HTML page: two timelines on one axis, where the step goes, what moved."""
+"""A replayed step as one self-contained HTML page: two timelines on one axis, breakdown, changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``python -m predictor replay`` asks, and the traced step that it asks it of."""
+"""Question of ``python -m predictor replay``, and its traced step."""
 
 from __future__ import annotations
 

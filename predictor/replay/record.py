@@ -1,4 +1,4 @@
-"""A traced step as a record on disk: what every operator and collective took, for calibration to read.
+"""A traced step as a record on disk: durations of operators and collectives, for calibration.
 
 A trace does not say what a run was configured to do, on which host or at which commit, which ``StepProvenance`` needs;
 so this record has what a trace says. Every microsecond of the device counts once: to the innermost operator around it

@@ -1,4 +1,4 @@
-"""A replayed step as text: step, what changed, where the step goes, the critical path, collectives."""
+"""A replayed step as text: time, changes, breakdown, critical path, collectives."""
 
 from __future__ import annotations
 

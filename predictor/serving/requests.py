@@ -1,4 +1,4 @@
-"""The questions of a request: checked, so that no file is read and no search is too large, then answered as JSON."""
+"""Questions of a request: checked, so that no file is read and no search is too large, then answered as JSON."""
 
 from __future__ import annotations
 

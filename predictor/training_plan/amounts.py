@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
 
 from predictor.core.base.quantities import HOURS_PER_DAY
+from predictor.layout_search.gpu_counts import doublings
 
 SPELLED = '64, [64, 128], "up to 1024" or "64 to 1024"'
 UP_TO = re.compile(r"(?:up\s*to|<=|\.\.)\s*([\d,_]+)", re.IGNORECASE)
@@ -16,6 +16,7 @@ LIST = re.compile(r"\d+(?:\s*,\s*\d+)*")
 # 1,024 may be a number or a list of two; a list with spaces, 64, 128, is one.
 AMBIGUOUS = re.compile(r"\d{1,3}(?:,\d{3})+")
 LARGEST_COUNT = 10_000_000
+PARTS = 2  # of a doubling of GPUs, between which numbers are tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +75,6 @@ def as_range(value: object) -> object:
     raise ValueError(f"expected {SPELLED}")
 
 
-def _steps(least: int, most: int) -> Iterator[int]:
-    """Return a number, its doublings, and the middle between each two, up to another."""
-    count = least
-    while count <= most:
-        yield count
-        if count % 2 == 0 and count * 3 // 2 <= most:
-            yield count * 3 // 2
-        count *= 2
-
-
 def gpu_counts(given: Range, gpus_per_node: int) -> tuple[int, ...]:
     """Return numbers of GPUs to plan with: those listed, or whole nodes of a range, doubled and in the middle between.
 
@@ -95,9 +86,9 @@ def gpu_counts(given: Range, gpus_per_node: int) -> tuple[int, ...]:
     if given.listed:
         return given.listed
     if given.most < gpus_per_node:
-        return tuple(count for count in _steps(1, given.most) if count >= (given.least or 1))
+        return tuple(count for count in doublings(1, given.most, PARTS) if count >= (given.least or 1))
     nodes = -(-(given.least or 1) // gpus_per_node), given.most // gpus_per_node
-    counts = {count * gpus_per_node for count in (*_steps(*nodes), nodes[1]) if nodes[0] <= count}
+    counts = {count * gpus_per_node for count in (*doublings(*nodes, PARTS), nodes[1]) if nodes[0] <= count}
     return tuple(sorted(counts))
 
 

@@ -16,16 +16,10 @@ def front(plans: Sequence[TrainingPlan]) -> list[TrainingPlan]:
     Without prices GPU-hours count.
     """
     kept: list[TrainingPlan] = []
-    for plan in sorted(plans, key=lambda plan: (plan.hours, cost(plan))):
-        if not kept or cost(plan) < cost(kept[-1]):
+    for plan in sorted(plans, key=lambda plan: (plan.hours, plan.cost)):
+        if not kept or plan.cost < kept[-1].cost:
             kept.append(plan)
     return kept
-
-
-def cost(plan: TrainingPlan) -> float:
-    """Return the likely price of a plan; its GPU-hours where prices are not known."""
-    price = plan.likely_price
-    return plan.hours * plan.case.num_gpus if price is None else price
 
 
 def chosen(plans: Sequence[TrainingPlan], probability: float, draws: int, seed: int) -> TrainingPlan:
@@ -40,7 +34,7 @@ def chosen(plans: Sequence[TrainingPlan], probability: float, draws: int, seed: 
         draws: of the wall time of plans that may be chosen.
         seed: of the draws.
     """
-    for plan in sorted(plans, key=lambda plan: (cost(plan), plan.hours)):
+    for plan in sorted(plans, key=lambda plan: (plan.cost, plan.hours)):
         if plan.probability >= probability - NEARLY:
             surer = plan.drawn(draws, seed)
             if surer.probability >= probability:

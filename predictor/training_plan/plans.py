@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from predictor.core.base.errors import ConfigError, NoLayoutError, PublishedError
 from predictor.core.base.quantities import HOURS_PER_MONTH, span
 from predictor.layout_search.answer import SearchAnswer, Winner, search
-from predictor.layout_search.gpu_counts import least_hours
+from predictor.layout_search.gpu_counts import dearer_half, least_hours
 from predictor.layout_search.question import SearchProblem
 from predictor.training_plan.outlook import HIGH, LOW, Outlook, outlook
 from predictor.training_plan.question import Case, PlanQuestion, Purchase, tokens_with_batch
@@ -81,6 +81,12 @@ class TrainingPlan:
         answer = self.answer
         hardware, num_gpus = answer.system.hardware, self.case.num_gpus
         return replace(self, outlook=outlook(self.work, num_gpus, hardware, answer.budget, self.purchase, draws, seed))
+
+    @property
+    def cost(self) -> float:
+        """Return the likely price; GPU-hours where prices are not known."""
+        price = self.likely_price
+        return self.hours * self.case.num_gpus if price is None else price
 
     @property
     def interval_hours(self) -> tuple[float, float]:
@@ -209,7 +215,7 @@ def _plans_of(
         reason = f"ramp_up.from_batch_size is {ramp_up.from_batch_size:,}, above the batch of {batch:,} samples"
         return LeftOut(case, reason)
     try:
-        answer = search(problem, top=1, best_only=True)
+        answer = search(problem, top=1, best_only=True, parts=question.parts)
     except NoLayoutError as error:
         return LeftOut(case, _without_layout(error, problem))
     winner = answer.winners[0]
@@ -232,28 +238,18 @@ def _without_layout(error: NoLayoutError, problem: SearchProblem) -> str:
 
 
 def _only_dearer(question: PlanQuestion, case: Case, plans: Sequence[TrainingPlan]) -> LeftOut | None:
-    """Return a case whose price is out of reach, as it was on half the GPUs, where it had risen; None of any other.
-
-    Further doublings cost more, too, as every GPU computes less between its traffic.
-    """
-    most = question.file.max_price
-    of_half = _cheapest(plans, case, case.num_gpus // 2)
-    of_quarter = None if of_half is None else _cheapest(plans, case, of_half.case.num_gpus // 2)
-    if most is None or of_half is None or of_quarter is None:
+    """Return a case whose price is out of reach, as it was on half the GPUs, where it had risen; None of any other."""
+    most, cheapest = question.file.max_price, {}
+    for plan in sorted(plans, key=lambda plan: plan.cost, reverse=True):
+        if replace(plan.case, num_gpus=case.num_gpus) == case:
+            cheapest[plan.case.num_gpus] = plan
+    half = dearer_half({count: plan.cost for count, plan in cheapest.items()}, case.num_gpus)
+    if most is None or half is None:
         return None
-    least, half, quarter = of_half.price(of_half.hours_at(LOW)), of_half.likely_price, of_quarter.likely_price
-    if least is None or half is None or quarter is None or least <= most or half <= quarter:
+    least = cheapest[half].price(cheapest[half].hours_at(LOW))
+    if least is None or least <= most:
         return None
-    return LeftOut(
-        case, f"costs more than on {of_half.case.num_gpus:,} GPUs, {least:,.0f} {question.file.currency} there"
-    )
-
-
-def _cheapest(plans: Sequence[TrainingPlan], case: Case, most_gpus: int) -> TrainingPlan | None:
-    """Return the cheapest plan like a case on the largest number of GPUs up to one; None where there is none."""
-    alike = [plan for plan in plans if replace(plan.case, num_gpus=0) == replace(case, num_gpus=0)]
-    below = [plan for plan in alike if plan.case.num_gpus <= most_gpus]
-    return max(below, key=lambda plan: (plan.case.num_gpus, -(plan.likely_price or 0.0)), default=None)
+    return LeftOut(case, f"costs more than on {half:,} GPUs, {least:,.0f} {question.file.currency} there")
 
 
 def _nearest(

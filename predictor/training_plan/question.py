@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import product, zip_longest
 from pathlib import Path
@@ -16,6 +16,7 @@ from predictor.core.plan.loading import gpus_per_node_of
 from predictor.core.schema.finding import find_system
 from predictor.core.schema.own_system import is_system_file
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
+from predictor.layout_search.shared_parts import SharedParts
 from predictor.training_plan.amounts import Calendar, batch_sizes, gpu_counts, spelled
 from predictor.training_plan.prices import NO_PRICES, Price, PriceList, read_prices
 from predictor.training_plan.section import PRECISIONS, PlanFile, validated
@@ -85,6 +86,7 @@ class PlanQuestion:
         offers: systems that may be chosen.
         calendar: start and deadline.
         notes: on prices.
+        parts: that its searches share.
     """
 
     file: PlanFile
@@ -92,6 +94,7 @@ class PlanQuestion:
     offers: tuple[Offer, ...]
     calendar: Calendar
     notes: tuple[str, ...]
+    parts: SharedParts = field(default_factory=SharedParts, compare=False, repr=False)
 
     def cases(self) -> Iterator[Case]:
         """Return every search, the smallest numbers of GPUs of all systems first."""

@@ -1,4 +1,4 @@
-"""Measure this machine: operators, and what its device is; stdout is the result, stderr progress.
+"""Measure this machine: operators, and its device; stdout is the result, stderr progress.
 
 python -m microbench operator ffn_up gelu --sweep smoke --device cpu --out results/here
 """

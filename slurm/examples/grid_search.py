@@ -1,4 +1,4 @@
-"""A grid of parameters: what it would cost (DRY_RUN, the default), then run here (LOCAL) or through Slurm (SLURM).
+"""A grid of parameters: its cost (DRY_RUN, the default), then run here (LOCAL) or through Slurm (SLURM).
 
 python slurm/examples/grid_search.py dry_run
 python slurm/examples/grid_search.py local FOLDER

@@ -1,4 +1,4 @@
-"""What a job of the other examples runs: train a small language model as an experiment's config.yaml says.
+"""Job script of the other examples: train a small language model as an experiment's config.yaml says.
 
     python train.py --config experiments/NAME/config.yaml
 

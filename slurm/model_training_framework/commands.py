@@ -1,24 +1,29 @@
-"""What the command line answers: one function a command."""
+"""Answers of the command line: one function a command."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
+import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from model_training_framework.config import ConfigurationError, ExecutionMode, ExperimentConfig, NamingStrategy
 from model_training_framework.config.search import Experiment
 from model_training_framework.core import ModelTrainingFramework
+from model_training_framework.run_health import health_of
 from model_training_framework.slurm import JobStatus, SLURMLauncher
 from model_training_framework.slurm.records import exit_status, preemptions
 from model_training_framework.utils.tables import aligned
+from predictor.watch.health import Health
+from predictor.watch.json_document import to_json
+from predictor.watch.words import brief
 
 JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?|local-.+")
 AT_A_TERMINAL_S = 20.0  # for questions; submissions wait for a controller that restarts
-COLUMNS = ("experiment", "state", "job", "preempted", "exit")
+COLUMNS = ("experiment", "state", "job", "preempted", "exit", "health")
 
 
 class Answer(NamedTuple):
@@ -36,6 +41,7 @@ class Row(NamedTuple):
     job_id: str | None
     preemptions: int
     exit_status: int | None
+    health: Health | None
 
 
 def grid(arguments: argparse.Namespace) -> Answer:
@@ -56,9 +62,9 @@ def submit(arguments: argparse.Namespace) -> Answer:
 
 def status(arguments: argparse.Namespace) -> Answer:
     """Tell the states of submitted experiments."""
-    rows = _rows(_launcher(arguments), arguments.names)
+    rows = _rows(_launcher(arguments), arguments.names, is_health_asked=True)
     if arguments.json:
-        content = [{**row._asdict(), "state": str(row.state)} for row in rows]
+        content = [{**row._asdict(), "state": str(row.state), "health": _health_json(row.health)} for row in rows]
         return Answer(f"{json.dumps(content, indent=2)}\n")
     if not rows:
         return Answer(f"no experiments in {_launcher(arguments).output_dir}\n")
@@ -125,7 +131,7 @@ def _run(
     return Answer(f"{text}\n", is_good=not result.failed_submissions)
 
 
-def _rows(launcher: SLURMLauncher, names: Sequence[str]) -> list[Row]:
+def _rows(launcher: SLURMLauncher, names: Sequence[str], is_health_asked: bool = False) -> list[Row]:
     """Return the experiments of these names, or all; never submitted ones are an error."""
     known = sorted(path.parent.name for path in launcher.output_dir.glob("*/submission.json"))
     strange = next((name for name in names if name not in known), None)
@@ -138,10 +144,18 @@ def _rows(launcher: SLURMLauncher, names: Sequence[str]) -> list[Row]:
         earlier = found.get(name)
         state = earlier.status if earlier else JobStatus.UNKNOWN
         job_id = earlier.record.job_id if earlier else None
-        rows.append(Row(name, state, job_id, preemptions(folder), exit_status(folder)))
+        health = None
+        if is_health_asked and earlier is not None:
+            health = health_of(folder, earlier.record.predicted, None if state.is_final else time.time())
+        rows.append(Row(name, state, job_id, preemptions(folder), exit_status(folder), health))
     return rows
+
+
+def _health_json(health: Health | None) -> dict[str, Any] | None:
+    return None if health is None else to_json(health, [], time.time())
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     exit_status = "-" if row.exit_status is None else str(row.exit_status)
-    return row.name, str(row.state), row.job_id or "-", str(row.preemptions), exit_status
+    health = "" if row.health is None else brief(row.health)
+    return row.name, str(row.state), row.job_id or "-", str(row.preemptions), exit_status, health

@@ -34,7 +34,7 @@ def install(torch: ModuleType) -> None:
     patch.setattr(profile, "build_function", scaled_build(gpu, build_function))
     patch.setattr(system, "PRODUCT_SIZES", {"cuda": (128,)})
     patch.setattr(system, "memory_bandwidth_gb_per_s", lambda device: 3000.0)
-    patch.setattr("microbench.sustained.SIZE", 64)
+    patch.setattr("microbench.system.SIZE", 64)
     measured = system.peak_tflop_per_s
 
     def peak(device: Any, precision: str) -> float:

@@ -13,7 +13,7 @@ from microbench import cli
 from microbench.call import Maker, optimizer_call
 from microbench.device import find_device
 from microbench.nvml import gpu_session, gpu_state
-from microbench.sustained import measure_sustained
+from microbench.system import measure_sustained
 from microbench.table import Status, read_table
 from tests.gpu.test_microbench_smoke_cuda import PASSES, timed
 from tests.unit.microbench.test_profile import tiny_sweep

@@ -63,7 +63,14 @@ def test_json_is_all_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["experiments"][0]["state"] == "completed"
     assert main(["status", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["name"], row["state"], row["exit_status"]) == ("small", "COMPLETED", 0)
+    assert (row["name"], row["state"], row["exit_status"], row["health"]) == ("small", "COMPLETED", 0, None)
+    lines = [{"phase": "train", "step": step, "step_time_s": 0.5 + step % 3 / 100} for step in range(1, 101)]
+    put("experiments/small/steps.jsonl", "".join(f"{json.dumps(line)}\n" for line in lines))
+    assert main(["status", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["health"]["state"], row["health"]["last_step"]) == ("healthy", 100)
+    assert main(["status"]) == 0
+    assert "healthy, 510 ms a step" in capsys.readouterr().out
 
 
 def test_a_failed_experiment_is_exit_code_1_until_it_succeeds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -182,6 +182,26 @@ def test_worktree_of_a_project_below_the_repository(manager: GitManager, tmp_pat
     assert below.prune(tmp_path / "worktrees") == []
 
 
+def test_worktree_has_its_submodules(manager: GitManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    git(library, "init", "-q", "-b", "main")
+    (library / "kernel.py").write_text("kernel\n")
+    git(library, "add", ".")
+    git(library, "-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-q", "-m", "library")
+    config = tmp_path / "gitconfig"
+    config.write_text('[protocol "file"]\n\tallow = always\n')  # git refuses submodules from folders otherwise
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(config))
+    git(manager.root, "submodule", "--quiet", "add", str(library), "library")
+    manager.commit_changes("submodule", add_all=True)
+    place = manager.worktree("HEAD", tmp_path / "worktrees")
+    assert (place / "library" / "kernel.py").read_text() == "kernel\n"
+    git(place, "submodule", "--quiet", "deinit", "--all")  # as after a call that was cut off
+    assert manager.worktree("HEAD", tmp_path / "worktrees") == place
+    assert (place / "library" / "kernel.py").exists()
+    assert manager.prune(tmp_path / "worktrees") == [place]
+
+
 def test_half_made_worktree_is_not_used(manager: GitManager, tmp_path: Path) -> None:
     commit = manager.current_commit()
     half = tmp_path / "worktrees" / commit[:12]

@@ -26,7 +26,9 @@ from tests.launch.examples import COMPLETE, transformer
 
 HERE = Path()
 FOR_STEPS = {"training.epochs", "training.max_steps", "data.num_samples", "prediction.price_per_gpu_hour"}
-USED = {f"{section}.{key}" for section, keys in KEPT.items() for key in keys} | FOR_STEPS
+USED = (
+    {f"{section}.{key}" for section, keys in KEPT.items() for key in keys} | FOR_STEPS | {"command", "slurm.launcher"}
+)
 
 
 def translated(content: dict[str, Any]) -> dict[str, Any]:
@@ -170,9 +172,7 @@ def test_an_optimizer_that_is_not_adam_and_gpus_without_a_process_get_a_note() -
         transformer(optimizer={"name": "lion"})
     )
     assert "optimizer" not in notes(transformer(optimizer={"name": "AdamW"}))
-    assert "slurm.gres asks for 8 GPUs per node and ntasks_per_node for 4" in notes(
-        transformer(slurm={"gres": "gpu:8"})
-    )
+    assert "slurm.gres asks for 8 GPUs per node, which 4 processes share" in notes(transformer(slurm={"gres": "gpu:8"}))
 
 
 @pytest.mark.parametrize(
@@ -208,14 +208,16 @@ def test_every_key_of_an_experiment_is_used_or_known_to_change_nothing() -> None
 
 
 def test_what_is_used_changes_the_configuration() -> None:
-    base = transformer(data={"num_samples": 1600})
+    base = transformer(data={"num_samples": 1600}, slurm={"gres": "gpu:8"})
     values: dict[str, Any] = {
+        "command": "torchrun train.py",
         "data.num_samples": 160,
         "model.dropout": 0.5,
         "optimizer.name": "lion",
         "prediction.config": {"training": {"recompute": "full"}},
         "prediction.system": "Vista",
         "slurm.gres": "gpu:1",
+        "slurm.launcher": "torchrun",
         "slurm.nodes": 2,
         "training.gradient_accumulation_steps": 2,
         "training.pipeline_parallel_size": 2,

@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 
 from model_training_framework.slurm import JobStatus, JobSubmissionError, Outlook
 from model_training_framework.slurm.claims import claim_script
-from model_training_framework.slurm.job_values import Place, command, launch, options, seconds_text, time_limit, values
+from model_training_framework.slurm.job_values import (
+    Place,
+    command,
+    further_starts,
+    options,
+    seconds_text,
+    time_limit,
+    values,
+)
 from model_training_framework.slurm.records import preemptions
 from model_training_framework.slurm.template import header, read_template, render
 from tests.launch.fake_slurm import experiment
@@ -174,7 +182,23 @@ def test_options(tmp_path: Path) -> None:
         "--partition=gpu", "--account=a", "--qos=q", "--constraint=a100|h100", "--no-requeue", "--exclusive",
         "--mail-type END",
     ]  # fmt: skip
-    assert "--cpus-per-task=8" in launch(found, Place(tmp_path / "one", tmp_path))
+    assert "--cpus-per-task=8" in str(values(found, Place(tmp_path / "one", tmp_path), None, None)["launch"])
+
+
+def test_a_prediction_longer_than_the_partition_allows_is_several_starts(tmp_path: Path) -> None:
+    slurm = {"time_limit": "auto"}
+    found, outlook = experiment("one", slurm=slurm), Outlook(time_limit_s=10 * 3600.0)
+    starts = further_starts(found, outlook, 4 * 3600.0)
+    assert (time_limit(found, outlook, longest_s=4 * 3600.0), starts) == ("04:00:00", 2), "4 hours less a minute each"
+    written = values(found, Place(tmp_path / "one", tmp_path), "04:00:00", None, starts)
+    assert written["max_preemptions"] == "5", "three preemptions, as ever"
+    assert further_starts(found, outlook, None) == further_starts(found, outlook, 11 * 3600.0) == 0
+    assert time_limit(found, outlook, longest_s=11 * 3600.0) == "10:01:00"
+    held = experiment("one", slurm=slurm | {"requeue": False})
+    with pytest.raises(
+        JobSubmissionError, match=r"needs 10:01:00 and its partition ends jobs after 04:00:00; set slurm"
+    ):
+        further_starts(held, outlook, 4 * 3600.0)
 
 
 @pytest.mark.parametrize("word", ["--array=0-3", "-a", "--wrap=x", "--dependency=afterok:1", "--output=x", "-Jx"])

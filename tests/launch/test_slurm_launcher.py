@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +12,6 @@ import pytest
 from model_training_framework.config import ExecutionMode, ExperimentConfig
 from model_training_framework.config.files import read_file
 from model_training_framework.slurm import (
-    GitManager,
-    GitOperationError,
     JobStatus,
     JobSubmissionError,
     Outlook,
@@ -115,6 +112,14 @@ def test_limit_counts_jobs_of_earlier_calls(launcher: SLURMLauncher, slurm: Fake
     assert "--array=0-3%1" in slurm.calls("sbatch")[1]
     launcher.submit_experiment_batch([*batch(2), experiment("x")], max_concurrent_jobs=2)
     assert "--dependency=afterany:100" in slurm.calls("sbatch")[2], "no room: after what runs"
+
+
+def test_limit_counts_jobs_of_other_batches(launcher: SLURMLauncher, slurm: FakeSlurm) -> None:
+    launcher.submit_experiment_batch(batch(2))
+    slurm.answer("squeue", "100_0|RUNNING|None|x\n100_1|RUNNING|None|x\n")
+    others = [experiment(f"other{number}") for number in range(5)]
+    launcher.submit_experiment_batch(others, max_concurrent_jobs=3)
+    assert "--array=0-4%1" in slurm.calls("sbatch")[1]
 
 
 def test_sbatch_answer_that_was_lost(launcher: SLURMLauncher, slurm: FakeSlurm) -> None:
@@ -355,30 +360,6 @@ def test_lanes_are_balanced_by_time_limit(tmp_path: Path) -> None:
     prepared = [prepare(one, tmp_path, template, Source(tmp_path), Outlook()) for one in found]
     lanes = [request.job_name for request in requests(prepared, 2, [], 1001, "x")]
     assert lanes == ["x-lane-1", "x-lane-2", "x-lane-2", "x-lane-2"]
-
-
-def test_jobs_run_a_commit(slurm: FakeSlurm, tmp_path: Path) -> None:
-    project = tmp_path / "project"
-    project.mkdir()
-    for words in (["init", "-q"], ["config", "user.name", "A"], ["config", "user.email", "a@example.org"]):
-        subprocess.run(["git", *words], cwd=project, check=True)
-    (project / "train.py").write_text("one\n")
-    git = GitManager(project)
-    commit = git.commit_changes("first", add_all=True)
-    launcher = SLURMLauncher(output_dir=tmp_path / "out", git_manager=git)
-    (project / "train.py").write_text("two\n")
-    with pytest.raises(GitOperationError, match=r"train.py; commit them, or allow that with allow_dirty=True"):
-        launcher.submit_experiment(experiment())
-    assert f"cd {tmp_path}/out/.worktrees" in launcher.submit_experiment(experiment(), ExecutionMode.DRY_RUN)
-    launcher.allow_dirty = True
-    launcher.submit_experiment(experiment())
-    record = json.loads((tmp_path / "out" / "one" / "submission.json").read_text())
-    assert record["commit"] == commit
-    assert (Path(record["worktree"]) / "train.py").read_text() == "one\n"
-    slurm.answer("squeue", "100|PENDING|None|x\n")
-    assert launcher.prune_worktrees() == []
-    slurm.answer("squeue", "")
-    assert launcher.prune_worktrees() == [Path(record["worktree"])]
 
 
 def test_place_of_a_job_with_percent_signs(tmp_path: Path) -> None:

@@ -160,6 +160,19 @@ def test_runs_of_another_launcher_are_left_alone(launcher: SLURMLauncher, tmp_pa
     assert [found.experiment_name for found in again.submitted] == ["e1"], "nor does its claim hold"
 
 
+def test_a_command_that_ended_after_its_launcher_was_killed_has_ended(launcher: SLURMLauncher, tmp_path: Path) -> None:
+    command = "touch {experiment_dir}/begun; while [ ! -e {experiment_dir}/go ]; do sleep 0.02; done"
+    process = started(tmp_path, command)
+    wait_for(tmp_path / "out" / "e0" / "begun")
+    process.kill()
+    process.wait()
+    (tmp_path / "out" / "e0" / "go").touch()
+    wait_for(tmp_path / "out" / "e0" / "exit_code")
+    again = launcher.submit_experiment_batch([experiment("e0", command)], LOCAL)
+    assert [found.status for found in again.successful] == [JobStatus.COMPLETED]
+    assert not again.submitted
+
+
 def test_in_a_thread(launcher: SLURMLauncher) -> None:
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(launcher.submit_experiment(experiment(), LOCAL)))

@@ -13,6 +13,7 @@ from model_training_framework.slurm.queue import (
     base_id,
     expand,
     find_command,
+    longest_job_s,
     parse_record,
     parse_sacct,
     parse_squeue,
@@ -147,6 +148,20 @@ def test_no_slurm_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SLURMError, match="squeue is not on PATH: this is no machine of a Slurm cluster"):
         ask("squeue", patience=SHORT)
+
+
+def test_time_limit_of_a_partition(slurm: FakeSlurm) -> None:
+    partitions = (
+        "PartitionName=debug AllowGroups=ALL Default=NO MaxTime=00:30:00 MinNodes=0\n"
+        "PartitionName=gpu AllowGroups=ALL Default=YES MaxTime=2-00:00:00 MinNodes=0\n"
+    )
+    slurm.answer("scontrol", partitions)
+    assert longest_job_s(None, SHORT) == 172_800
+    slurm.answer("scontrol", partitions.splitlines()[0])
+    assert longest_job_s("debug", SHORT) == 1_800
+    assert slurm.calls("scontrol")[-1] == "show partition --oneliner debug"
+    slurm.answer("scontrol", "PartitionName=long Default=NO MaxTime=UNLIMITED\n")
+    assert longest_job_s("long", SHORT) is None
 
 
 def test_settings_of_the_user_do_not_change_the_format(slurm: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:

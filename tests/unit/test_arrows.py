@@ -34,6 +34,7 @@ WINGS: dict[str, set[str]] = {
     "recommender": set(),
     "replay": set(),
     "evidence": {"replay"},
+    "watch": {"formats"},
 }
 ROOF: dict[str, set[str]] = {
     "serving": CORE.keys() | WINGS.keys(),

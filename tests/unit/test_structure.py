@@ -44,7 +44,9 @@ ALLOWED_IMPORTS = {
         "transformers",
         "triton",
     },
-    "model_training_framework": RUNTIME | {"predictor", "torch", "lightning_fabric", "numpy", "tensorboard", "wandb"},
+    "model_training_framework": RUNTIME
+    | {"predictor", "torch", "lightning_fabric", "numpy", "tensorboard", "wandb"}
+    | {"transformers", "lightning", "pytorch_lightning"},  # callbacks for those who have them
     "llm_trainer": RUNTIME
     | {"predictor", "model_training_framework", "torch", "lightning_fabric", "numpy"}
     | {"tokenizers", "safetensors", "pyarrow", "datasets", "sacrebleu"},
@@ -59,10 +61,11 @@ LAUNCHER_ROOMS: dict[str, set[str]] = {
     "config": {"utils"},
     "prediction": {"config", "utils"},
     "slurm": {"config", "utils"},
-    "trainer": {"config", "utils"},
-    "outlooks": {"config", "prediction", "slurm", "utils"},
-    "core": {"config", "outlooks", "slurm", "utils"},
-    "commands": {"config", "core", "slurm", "utils"},
+    "health": set(),
+    "trainer": {"config", "health", "utils"},
+    "core": {"config", "prediction", "slurm", "utils"},
+    "run_health": set(),
+    "commands": {"config", "core", "run_health", "slurm", "utils"},
     "__main__": {"commands", "config", "slurm", "utils"},
     "__init__": {"config", "core"},
 }

@@ -340,7 +340,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, gpu: VirtualGpu, name: str = "NVI
     # The compiler takes nothing below a mode that sees every operation: what it would fuse runs one by one.
     monkeypatch.setattr(torch, "compile", gpu.compile)
     clock = SimpleNamespace(perf_counter=gpu.clock, monotonic=gpu.clock, sleep=gpu.rest)
-    for module in ("clocks", "profile", "cli", "system", "sustained"):
+    for module in ("clocks", "profile", "cli", "system"):
         monkeypatch.setattr(f"microbench.{module}.time", clock)
     monkeypatch.setattr("microbench.timing.LEAST_GPU_FLUSH_BYTES", 4 * FLUSHED_ELEMENTS)
     monkeypatch.setattr("microbench.timing.FLUSH_TIMES_CACHE", 0.0)

@@ -25,6 +25,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from fitting.published_rows import Row, by_source, judged_rows, rows_that_take_part
 from predictor.core.base.files import write_whole
@@ -165,7 +166,8 @@ def _searched(design: Design, weights: Array, start: Array) -> Array:
         beforehand = np.sum((point[:-1] - START_POINT[:-1]) ** 2) / (2.0 * SPREAD**2) + (point[-1] + 1.0) ** 2 / 8.0
         return _covariance(design, _deviations(point), weights).loss(design.miss) + float(beforehand)
 
-    return np.asarray(minimize(loss, start, method="L-BFGS-B", options={"maxiter": 40}).x)
+    with threadpool_limits(1):  # small matrices: threads that wait for one another cost thirty times the sums
+        return np.asarray(minimize(loss, start, method="L-BFGS-B", options={"maxiter": 40}).x)
 
 
 def fitted(rows: Sequence[Row], start: Fitted | None = None) -> Fitted:

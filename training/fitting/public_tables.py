@@ -14,7 +14,7 @@ before those of the forward pass. Rows become calls of the operator catalogue:
 - gdn, mamba2: the recurrence of a gated delta layer and the scan of Mamba-2, without the convolution before them. Of
   several frameworks' kernels those of flash-linear-attention and of mamba_ssm, which training runs.
 - encoder_attention: without a mask.
-- deepep: ``exchange_tables``.
+- deepep: ``exchange_rows``.
 - nccl: in one node. ``message_size`` counts elements of two bytes as nccl-tests does: those of all ranks for all-gather
   and reduce-scatter, so that a rank's shard is that over ``num_gpus``; of one rank's buffer otherwise.
 
@@ -31,16 +31,28 @@ from typing import Any
 
 import pandas as pd
 
-from fitting import exchange_tables
 from fitting.tables import NO_PEAK, Row, Tables
 from fitting.training_tables import CALLS, rows_of
 from microbench.errors import TableError
 from predictor.core.costs.catalogue import catalogue
-from predictor.core.costs.collectives import COLLECTIVES, SHARDED
+from predictor.core.costs.collectives import COLLECTIVES, DEEPEP, SHARDED
 from predictor.core.costs.operator import Direction, Operator, Shape
 from predictor.core.costs.work import ELEMENT_BYTES, STEP_PRECISIONS
 from predictor.core.hardware.hardware import Quantity
+from predictor.core.workload.architecture import MixtureOfExperts
+from predictor.core.workload.expert_exchange import visited
 
+# Read tables of DeepEP's exchange of tokens between experts' ranks: ``<GPU>/deepep.csv``. A row is a dispatch, in 8
+# bits with a scale for each 128 elements, and a combine, in 16 bits. Both send a copy of a token to each rank, or
+# between nodes to each node, that holds any of its experts: calls of one kind, of so many bytes.
+# Multiprocessors that Megatron-LM gives it (--moe-deepep-num-sms) and DeepEP's own default (deep_ep/buffer.py,
+# Buffer.num_sms).
+MULTIPROCESSORS = 20
+ELEMENTS_PER_SCALE, SCALE_BYTES = 128, 4
+# Bytes of an element by the part of a row.
+PARTS = {"dispatch": 1.0 + SCALE_BYTES / ELEMENTS_PER_SCALE, "combine": float(ELEMENT_BYTES)}
+TRAYS_OF_FOUR = ("GB200", "GB300")
+GPUS_PER_NODE = 8
 # The precision of a kernel by the table's name for it.
 PRECISIONS = {"bfloat16": "bf16", "half": "bf16"} | {name: name for name in ("fp8", "fp8_block", "mxfp8", "nvfp4")}
 COLLECTIVE_NAMES = {"alltoall": "all_to_all"}
@@ -71,6 +83,20 @@ BOTH_DIRECTIONS = "_training"  # ends the name of a table of both directions
 COMMENT = "# "
 Record = dict[str, Any]
 Call = tuple[str, Shape]  # name of an operator or a collective, and its shape
+
+
+def exchange_rows(frame: pd.DataFrame, gpu: str) -> Iterator[Row]:
+    """Yield the dispatches and combines that ran with as many multiprocessors as training gives them."""
+    gpus = 4 if gpu.endswith(TRAYS_OF_FOUR) else GPUS_PER_NODE
+    chosen = frame[(frame["dispatch_sms"] == MULTIPROCESSORS) & (frame["combine_sms"] == MULTIPROCESSORS)]
+    for record in chosen.to_dict("records"):
+        nodes, hidden = int(record["node_num"]), int(record["hidden_size"])
+        experts = MixtureOfExperts(int(record["num_experts"]), int(record["topk"]), hidden)
+        copies = record["num_tokens"] * visited(experts, nodes if nodes > 1 else gpus)
+        for part, element_bytes in PARTS.items():
+            us = float(record[f"{part}_transmit_us"] + record[f"{part}_notify_us"])
+            shape = (int(copies * hidden * element_bytes), nodes, gpus)
+            yield Row(COLLECTIVES[DEEPEP], f"{DEEPEP} {part}", Direction.FORWARD, shape, us)
 
 
 def _gemm(row: Record) -> Call | None:
@@ -191,7 +217,7 @@ def read_rows(path: Path, precision: str) -> tuple[Row, ...]:
         frame = _in_precision(pd.read_csv(path, comment="#"), _precision_column(path), precision)
         frame = frame[:: KEPT_OF.get(path.stem, 1)]
         if path.stem == EXCHANGE:
-            return tuple(exchange_tables.rows_of(frame, header(path)[0]))
+            return tuple(exchange_rows(frame, header(path)[0]))
         if kind is None:
             return tuple(rows_of(path.stem, frame, precision, header(path)[0]))
         records = [{str(key): value for key, value in record.items()} for record in frame.to_dict("records")]

@@ -1,4 +1,4 @@
-"""Whether a launcher started this process as one of several ranks."""
+"""Detect a launcher that started this process as one of several ranks."""
 
 from __future__ import annotations
 

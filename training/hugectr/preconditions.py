@@ -1,4 +1,4 @@
-"""What a configuration and a session's settings must have, checked before the engine is loaded and tables are made."""
+"""Preconditions of a configuration and a session's settings, checked before the engine loads and tables are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of a training run: what HugeCTR's Python interface takes in place of a configuration's solver clause."""
+"""Settings of a training run: the arguments of HugeCTR's Python interface in place of a solver clause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scripts share: the packages of a checkout that is not installed, and errors in one line."""
+"""Shared code of the scripts: packages of a checkout that is not installed, and errors in one line."""
 
 from __future__ import annotations
 

@@ -14,11 +14,13 @@ CODES = {"heading": "\x1b[1m", "dim": "\x1b[2m", "good": "\x1b[32m", "doubtful":
 TIME = r"[\d.,]+ (?:s|ms|µs|us)"
 # What is coloured how; the first pattern that matches at a place counts.
 PATTERNS = {
-    "heading": rf"(?<=^Step time  ){TIME}|^Where the step goes$|^Note(?: on [^:\n]+)?:",
+    "heading": rf"(?<=^Step time  ){TIME}|^(?:Where the step goes|Findings, the costliest first)$"
+    r"|^Note(?: on [^:\n]+)?:",
     "dim": rf"90 % interval\s+{TIME}\s+[–-]\s+{TIME}|{TIME} [–-] {TIME}|^[–-] (?:low end|high end)\b.*$",
-    "good": r"(?<=: )fits(?=\s+\()|^ *ok(?=  )|(?<=^fits )(?: +yes)+$",
+    "good": r"(?<=^Health    )Healthy|(?<=: )fits(?=\s+\()|^ *ok(?=  )|(?<=^fits )(?: +yes)+$",
     "doubtful": r"\b(?:MAY NOT FIT|[Mm]ay not fit)\b",
-    "bad": r"\bDOES NOT FIT\b|^Does not fit\b|\bNO\b(?= *$)|^ *FAIL(?=  )",
+    "bad": r"(?<=^Health    )(?:Slower than it should be|No step for long)"
+    r"|\bDOES NOT FIT\b|^Does not fit\b|\bNO\b(?= *$)|^ *FAIL(?=  )",
 }
 WORDS = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in PATTERNS.items()), re.MULTILINE)
 

@@ -43,7 +43,7 @@ class Mixer(StrEnum):
         return self in (Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.SHARED_INDEX)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # a base alone
 class Mixers:
     """Sizes of token mixers with a block of their own, as keys of the section ``model`` named like their layers."""
 

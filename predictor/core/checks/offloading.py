@@ -1,9 +1,9 @@
-"""Check what is offloaded to host memory, and layers that a chunk must have."""
+"""Rules of offloading to host memory."""
 
 from __future__ import annotations
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.checks.pipeline_layout import Split
+from predictor.core.checks.layout import Split
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
 from predictor.core.schema.parallelism import ParallelismSection

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 from predictor.core.base.errors import ConfigError, nearest
 from predictor.core.costs.published import PublishedSystem, with_hardware
-from predictor.core.hardware.hardware import Quantity, System
-from predictor.core.hardware.hardware_range import check_range
+from predictor.core.hardware.hardware import Quantity, System, check_range
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
 from predictor.core.hardware.network import network_share
 from predictor.core.hardware.power import static_power_w

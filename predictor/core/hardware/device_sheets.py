@@ -1,4 +1,4 @@
-"""Data sheets of GPUs by name: what a published system's own hardware file does not say, such as the peaks in fp32."""
+"""Data sheets of GPUs by name: numbers beside a published system's hardware file, such as fp32 peaks."""
 
 from __future__ import annotations
 

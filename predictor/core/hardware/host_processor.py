@@ -1,4 +1,4 @@
-"""What a launch costs the host: measured where a system or a configuration says so, else by its processor.
+"""Host cost of one kernel launch: measured on the system or by the configuration, else by processor.
 
 The host is what runs Python beside the GPU. Its time to launch a kernel is a property of the processor; how many
 launches' worth of work a pass is, of the software (``workload/host_stacks.yaml``). ``host_processors.yaml`` has the

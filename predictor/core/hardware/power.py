@@ -1,4 +1,4 @@
-"""What a power limit below the board's own costs: the clock that matrix products settle at.
+"""Power of a GPU: the clock of matrix products below the board's own limit, and a node's power beside its boards.
 
 At the board's own limit the ratio is 1; what sustained load costs there is in ``sustained.py``. Below it, power is
 static power and switching: P = P_static + c · V² · f. Between the lowest and the highest voltage, V follows f, so
@@ -7,10 +7,17 @@ switching goes with f to the power of two to three.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import log
+from pathlib import Path
 
-from predictor.core.hardware.hardware import Gpu
+from pydantic import Field
 
+from predictor.core.base.read_yaml import read_mapping
+from predictor.core.hardware.hardware import Gpu, Quantity
+
+DATA = Path(__file__).with_name("node_power.yaml")
+ASSUMED = "assumed"
 # Share of the board's power that flows without switching: an idle H100 SXM draws about 70 W of 700, an A100 about 50
 # to 60 W of 400 (nvidia-smi without load; leakage of a warm chip comes on top, so this is a lower bound).
 STATIC_SHARE = 0.12
@@ -23,6 +30,23 @@ EXPONENT_RANGE = (2.0, 3.0)
 # the power itself: assumed. Measured products needed up to 1.5 times the switching power of their limit, 0.85 of the
 # clock (``costs/sustained.py``); what a lower limit does is extrapolated.
 VOLTAGE_FLOOR = 0.6
+
+
+class NodePower(Quantity):
+    """A node's power beside its boards' limits, per GPU, with the least and the most of nodes that were measured."""
+
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+
+
+@lru_cache(maxsize=1)
+def _sheets() -> dict[str, NodePower]:
+    return {name: NodePower.model_validate(sheet) for name, sheet in read_mapping(DATA).items()}
+
+
+def node_power_per_gpu_w(gpu: Gpu) -> NodePower:
+    """Return a node's power beside the limits of its GPUs' boards, per GPU; assumed where no node was measured."""
+    return _sheets().get(gpu.name, _sheets()[ASSUMED])
 
 
 def _clock(switching: float, exponent: float) -> float:

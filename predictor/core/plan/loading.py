@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.core.base.read_yaml import read_mapping
-from predictor.core.checks.attention_precision import check_fp8_attention_on
-from predictor.core.checks.kernels import check_gpu_kernels
+from predictor.core.checks.kernels import check_fp8_attention_on, check_gpu_kernels
 from predictor.core.checks.offloading import check_offloading
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.folder import MANIFEST, read_hardware, read_manifest

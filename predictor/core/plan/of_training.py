@@ -26,7 +26,7 @@ def adapters(training: TrainingSection, zero_stage: int) -> Lora | None:
     """Return the adapters of a run, in the precision in which its framework keeps them where none is said."""
     if training.lora is None or training.lora.fp32 is not None or training.framework is None:
         return training.lora
-    return replace(training.lora, fp32=defaults_of(training.framework, zero_stage).fp32_adapters)
+    return replace(training.lora, fp32=defaults_of(training.framework, zero_stage).keys.get("fp32_adapters", False))
 
 
 def conditions_of(training: TrainingSection) -> Conditions:

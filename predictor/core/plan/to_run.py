@@ -8,15 +8,10 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.base.sizes import LARGEST_RUN_GPUS, LARGEST_SLOTS, must_divide
 from predictor.core.blocks.mixers import Mixer
 from predictor.core.checks.adapters import check_lora
-from predictor.core.checks.attention_precision import check_fp8_attention
-from predictor.core.checks.expert_layout import check_expert_parallel
-from predictor.core.checks.kernels import check_kernels
-from predictor.core.checks.lengths import with_lengths
+from predictor.core.checks.kernels import check_fp8_attention, check_kernels
+from predictor.core.checks.layout import Split, check_chunks, check_expert_parallel, split_of
 from predictor.core.checks.offloading import check_chunk_layers
-from predictor.core.checks.optimizer import check_optimizer
-from predictor.core.checks.pipeline_layout import Split, check_chunks, split_of
-from predictor.core.checks.recomputation import check_recomputation
-from predictor.core.checks.reference import check_reference
+from predictor.core.checks.training import check_optimizer, check_recomputation, check_reference, with_lengths
 from predictor.core.plan.model import transformer
 from predictor.core.plan.of_training import adapters, conditions_of, host_update, with_routing
 from predictor.core.schema.model_section import ModelSection

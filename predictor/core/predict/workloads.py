@@ -1,4 +1,4 @@
-"""What verification needs of a workload, whatever its kind: how it is predicted, and what runs it."""
+"""Interface of a workload to verification: its prediction, and the program that runs it."""
 
 from __future__ import annotations
 

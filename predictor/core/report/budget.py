@@ -9,7 +9,7 @@ from statistics import NormalDist, fmean
 from predictor.core.base.quantities import HOURS_PER_DAY
 from predictor.core.costs.cost import Cost
 from predictor.core.hardware.hardware import Gpu
-from predictor.core.hardware.node_power import NodePower, node_power_per_gpu_w
+from predictor.core.hardware.power import NodePower, node_power_per_gpu_w
 from predictor.core.plan.loading import Loaded
 from predictor.core.reliability.job import SECONDS_PER_HOUR, Job
 from predictor.core.report.goodput import DRAWS, Goodput, goodput

@@ -1,4 +1,4 @@
-"""Goodput of a long training: what interruptions, restarts and checkpoints leave of its time."""
+"""Goodput of a long training: its time less interruptions, restarts and checkpoints."""
 
 from __future__ import annotations
 

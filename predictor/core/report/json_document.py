@@ -7,19 +7,23 @@ from dataclasses import asdict
 from typing import Any
 
 from predictor.core.base.errors import PublishedError
+from predictor.core.base.words import counted
 from predictor.core.costs.collectives import COLLECTIVES, Topology
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.costs.fp32 import Fp32System
 from predictor.core.costs.published import CARD, PublishedSystem
+from predictor.core.hardware.hardware import System
+from predictor.core.hardware.host_memory import host_memory_gib
+from predictor.core.hardware.host_processor import host_of
 from predictor.core.plan.loading import Loaded
 from predictor.core.report.budget import prediction_bill
 from predictor.core.report.goodput import goodput_notes
-from predictor.core.report.host_notes import host_memory_notes, host_notes
-from predictor.core.report.layout_notes import straddling_notes
 from predictor.core.report.not_modelled import not_modelled_entry
 from predictor.core.report.slowest import slowest_rank
 from predictor.core.step.breakdown import BY_BYTES, Answer, answers, stage_parts
+from predictor.core.step.composition import StepTime
 from predictor.core.step.highest_mfu import mfu_entry
+from predictor.core.step.host_memory import node_host_bytes
 from predictor.core.step.memory import GIB, StageMemory, step_memory
 from predictor.core.step.memory_verdict import (
     MEMORY_ERROR,
@@ -29,20 +33,75 @@ from predictor.core.step.memory_verdict import (
     memory_verdict_on,
 )
 from predictor.core.step.prediction import Prediction
+from predictor.core.workload.layout import Layout
 from predictor.core.workload.run import TrainingRun
+from predictor.core.workload.step_tasks import StepTasks
 
 FORMAT = "estimate-train-time/prediction/1"
 INTERVAL = 0.9
 # An interval with ends farther apart than this factor is noted.
 WIDE_FACTOR = 2.0
-# A network with less than SLOW of its nominal bandwidth is noted where traffic is more than WORTH_A_NOTE of the step.
+# Waits for the host are noted above WORTH_A_NOTE of the step, a network with less than SLOW of its nominal bandwidth
+# where traffic is.
 SLOW, WORTH_A_NOTE = 0.5, 0.02
+BUFFERS = 1.5  # beside offloaded states; source: deepspeed/runtime/zero/stage3.py, additional_buffer_factor
 LARGE_MESSAGE = 1e9
 # Source: Megatron-LM, megatron/core/transformer/experimental_attention_variant/dsa.py, unfused_dsa_fn.
 SPARSE_NOTE = (
     "Sparse attention is predicted with kernels that read the chosen keys alone, which nobody measured: where PyTorch "
     "masks the scores of all pairs, as in Megatron-LM without fused kernels, a step takes far longer."
 )
+
+
+def straddling_notes(layout: Layout) -> list[str]:
+    """Return a note for each group that exchanges activations and whose traffic crosses the network."""
+    kind = "nodes" if layout.gpus_per_domain is None else "NVLink domains"
+    groups = {
+        "Tensor-parallel": (layout.tensor_parallel_size, layout.tensor_group()),
+        "Expert-parallel": (layout.expert_parallel_size, layout.expert_group()),
+    }
+    said = []
+    for name, (size, group) in groups.items():
+        if size > 1 and group.nodes > 1:
+            fits = size <= layout.reach
+            remedy = "; they would fit in another rank_order or size" if fits else ""
+            said.append(
+                f"{name} groups of {size} ranks straddle {group.nodes} {kind} with "
+                f"{counted(layout.reach, 'GPU')} each, so their traffic crosses the network{remedy}."
+            )
+    return said
+
+
+def host_notes(prediction: StepTime, hardware: System) -> list[str]:
+    """Return what a prediction says of its host: nothing where the device hardly waits for it."""
+    host, waiting = host_of(hardware), prediction.host
+    if host is None or waiting.high_us <= WORTH_A_NOTE * prediction.step.us:
+        return []
+    share = f"{waiting.us / prediction.step.us:.0%} of the step"
+    if waiting.high_us > 1.05 * waiting.us:
+        share += f", {waiting.low_us / 1e3:,.1f} to {waiting.high_us / 1e3:,.1f} ms"
+    said = f"The GPU waits for the host's launches for {share}: modelled from launches on {host.name}, not measured."
+    if not host.is_own:
+        said += (
+            " The nodes' processor is not known: `python -m microbench host` measures it in a minute, without a GPU, "
+            "and prints a host section for the configuration."
+        )
+    return [said]
+
+
+def host_memory_notes(step: StepTasks, run: TrainingRun, hardware: System) -> list[str]:
+    """Return what offloading takes of a node's host memory; nothing where nothing is offloaded."""
+    needed = node_host_bytes(step, run) / GIB
+    if not needed:
+        return []
+    limit = host_memory_gib(hardware)
+    takes = f"offloading takes {needed:,.0f} GiB of a node's host memory, {BUFFERS * needed:,.0f} with buffers"
+    if limit is None:
+        return [f"{takes[0].upper()}{takes[1:]}; what it has is not known: set cluster.host_memory_gib."]
+    of = f"{takes}, and it has {limit.value:,.0f} GiB ({limit.source})"
+    if needed > limit.value:
+        return [f"Does not fit into host memory: {of}."]
+    return [f"May not fit into host memory: {of}."] if BUFFERS * needed > limit.value else []
 
 
 def named(answer: Answer) -> str:

@@ -1,4 +1,4 @@
-"""What a step takes beyond its modelled time, in words and as an entry of a document."""
+"""Time of a step beyond its modelled time, in words and as an entry of a document."""
 
 from __future__ import annotations
 

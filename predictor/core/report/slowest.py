@@ -1,4 +1,4 @@
-"""How much of a step is waiting for the slowest of its GPUs."""
+"""Share of a step spent waiting for the slowest GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a step goes, as a table: a column per pipeline stage, no wider than the output."""
+"""Breakdown of a step as a table: a column per pipeline stage, no wider than the output."""
 
 from __future__ import annotations
 

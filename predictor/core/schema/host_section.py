@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from predictor.core.hardware.hardware import Quantity, System
-from predictor.core.hardware.hardware_range import check_range
+from predictor.core.hardware.hardware import Quantity, System, check_range
 from predictor.core.hardware.host_processor import MEASURED, check_processor
 from predictor.core.schema.section import Section
 

@@ -19,8 +19,7 @@ from predictor.core.base.fields import Count
 from predictor.core.base.read_yaml import read_valid
 from predictor.core.costs.published import PublishedSystem, with_hardware
 from predictor.core.costs.work import PRECISION_BYTES
-from predictor.core.hardware.hardware import Gpu, Quantity, System
-from predictor.core.hardware.hardware_range import check_range
+from predictor.core.hardware.hardware import Gpu, Quantity, System, check_range
 from predictor.core.hardware.host_memory import host_memory_gb_per_s
 from predictor.core.schema.host_section import HostSection, on_host
 
@@ -54,9 +53,9 @@ Name = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class OwnPart(BaseModel):
-    """Base of the file's parts: closed and immutable."""
+    """Base of the file's parts: closed and immutable. Most runs have no such file: built on first use."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class OwnGpu(OwnPart):

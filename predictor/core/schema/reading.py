@@ -1,4 +1,4 @@
-"""How strictly files of other tools are read; a command says it for all that it reads."""
+"""Strictness of reading other tools' files, set once per command."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from predictor.core.workload.run_choices import Conditions
 from predictor.core.workload.training_keys import TrainingKeys
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # a base alone
 class BatchKeys:
     """Batch of a step: one of both. A run has the micro-batches that follow."""
 

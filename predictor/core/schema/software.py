@@ -98,7 +98,7 @@ def _switches(
     if framework in MAY_TAKE_DEEPSPEED and offloads and not with_weights:  # FSDP offloads both or neither
         framework = Framework.DEEPSPEED
     defaults = defaults_of(framework, stage)
-    usual = {name: defaults.section(name, normalization="rms_norm") for name in SECTIONS}
+    usual = {name: defaults.section(name) for name in SECTIONS}
     has_own = instruction == WGMMA and model.get("attention", FLASH) == FLASH and not model.get("latent_attention")
     if not has_own:  # elsewhere all libraries run the kernel that a system has
         usual["training"].pop("attention_kernel", None)
@@ -109,13 +109,13 @@ def _switches(
     if sections["training"].get("recompute") == "none":
         usual["training"].pop("synchronize_each_layer", None)  # it is the checkpoints that wait
     parallelism, splits = usual["parallelism"], (layout.get("tensor_parallel_size") or 1) != 1
-    if defaults.loss == LOSS_OF_WHOLE_LOGITS and splits:
+    if defaults.keys.get("loss") == LOSS_OF_WHOLE_LOGITS and splits:
         usual["model"].pop("loss")
     if layout.get("zero_stage") == 0 and parallelism.get("gradient_reduction") == "reduce_scatter":
         del parallelism["gradient_reduction"], parallelism["overlap_parameter_gather"]
     if framework is Framework.TRANSFORMERS and adapts:
         parallelism.pop("fp32_parameters", None)  # accelerate widens weights that train alone
-    if defaults.fp32_parameters and (layout.get("pipeline_parallel_size") or 1) != 1:
+    if defaults.keys.get("fp32_parameters") and (layout.get("pipeline_parallel_size") or 1) != 1:
         parallelism["reshard_after_forward"] = False
     return usual
 

@@ -1,4 +1,4 @@
-"""The interval of a step on a calibrated system: what the measured runs leave open, and what no factor explains."""
+"""Interval of a step on a calibrated system: the residual of the measured runs, and effects that no factor explains."""
 
 from __future__ import annotations
 

@@ -79,6 +79,9 @@ class StepTime:
         return timeline.finished[stage] - timeline.busy[stage] - timeline.communicating[stage]
 
 
+FIELDS = tuple(each.name for each in fields(StepTime))
+
+
 class Durations(NamedTuple):
     """Durations of a replay's slots in µs, per stage and chunk; ``weight`` is empty where no slot is split off."""
 
@@ -94,8 +97,10 @@ def durations(step: StepTasks, stages: Sequence[StageTime], end: str = "us") -> 
         [getattr(chunk.recompute.cost, end) + getattr(chunk.backward.cost, end) for chunk in stage.chunks]
         for stage in stages
     ]
+    if not SCHEDULES[step.schedule].splits_backward:
+        return Durations(forward, backward, [])
     weight = [[getattr(chunk.weight.cost, end) for chunk in stage.chunks] for stage in stages]
-    return Durations(forward, backward, weight if SCHEDULES[step.schedule].splits_backward else [])
+    return Durations(forward, backward, weight)
 
 
 def _compose(
@@ -154,7 +159,7 @@ def step_in(precision: str, tasks: StepTasks, system: PublishedSystem) -> dict[s
     Where the system answers from another precision, with the same element size and peak, it is extrapolated at best.
     """
     timed = time_step(tasks, system)
-    values = {each.name: getattr(timed, each.name) for each in fields(StepTime)}
+    values = {name: getattr(timed, name) for name in FIELDS}
     if precision != system.precision:
         values["step"] = timed.step._replace(source=max(timed.step.source, Source.EXTRAPOLATED))
     return values

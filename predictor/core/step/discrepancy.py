@@ -1,4 +1,4 @@
-"""What the model of a step leaves out: the distribution of measured over modelled time of runs like this one.
+"""Model discrepancy: the distribution of measured over modelled time of runs like this one.
 
 A model of kernels, traffic and launches leaves out gaps between kernels, allocators, data loading, logging and uneven
 work. Steps that others published say how much that is. ``discrepancy.yaml`` has a hierarchical linear model of the log

@@ -21,9 +21,9 @@ def launch_cost(system: System, launches: float, backward: bool) -> Cost:
     host = host_of(system)
     if host is None or not launches:
         return ZERO
-    per_launch, calibrated = host.launch(backward), launches * factor(system, "host")
-    us, low_us, high_us = (calibrated * end for end in per_launch)
-    return Cost(us, low_us, high_us, Source.EXTRAPOLATED)
+    us, low_us, high_us = host.launch(backward)
+    calibrated = launches * factor(system, "host")
+    return Cost(calibrated * us, calibrated * low_us, calibrated * high_us, Source.EXTRAPOLATED)
 
 
 def launch_us(system: System, launches: float, backward: bool) -> float:
@@ -54,14 +54,10 @@ def waiting(launching: Cost, device: Cost, synchronized: bool, least: Cost = ZER
         least: no shorter wait.
         lead: by which the host is ahead when the pass begins.
     """
-    us, low_us, high_us = (
-        max(shortest, waiting_us(launching_us, device.us, synchronized) - ahead)
-        for launching_us, shortest, ahead in (
-            (launching.us, least.us, lead.us),
-            (launching.low_us, least.low_us, lead.low_us),
-            (launching.high_us, least.high_us, lead.high_us),
-        )
-    )
+    device_us = device.us
+    us = max(least.us, waiting_us(launching.us, device_us, synchronized) - lead.us)
+    low_us = max(least.low_us, waiting_us(launching.low_us, device_us, synchronized) - lead.low_us)
+    high_us = max(least.high_us, waiting_us(launching.high_us, device_us, synchronized) - lead.high_us)
     return Cost(us, low_us, high_us, Source.EXTRAPOLATED if us else Source.MEASURED)
 
 

@@ -1,4 +1,4 @@
-"""Whether a run fits into a GPU's memory, as surely as its peak is known."""
+"""Verdict on memory: fits, may not fit, does not fit, from the peak and its error."""
 
 from __future__ import annotations
 

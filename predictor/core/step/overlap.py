@@ -1,4 +1,4 @@
-"""Exposed communication: the part of a collective that overlapped computation does not hide, and what hiding costs.
+"""Exposed communication: traffic that overlapped computation does not hide, and the slowdown of that computation.
 
 Closed forms of small dependency graphs, to whose replay they are tested equal (``core/timeline/graph.py``).
 """

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from predictor.core.costs.cost import ZERO, Cost, Source, total
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.host import launch_cost, lead, waiting
 from predictor.core.step.overlap import overlapped, without_part
-from predictor.core.step.task_times import contention_slowdown, time_overlaps
+from predictor.core.step.task_times import contention_slowdown, time_overlaps, time_update
 from predictor.core.step.task_times import time_tasks as time_tasks
-from predictor.core.step.update import time_update
 from predictor.core.workload.step_tasks import BlockTasks, ChunkTasks, HostWork, StageTasks, StepTasks
 from predictor.core.workload.tasks import TRAFFIC, Overlap, Part, PassTasks, Task
 
 
-@dataclass(frozen=True, slots=True)
-class PassTime:
+class PassTime(NamedTuple):
     """One pass of one micro-batch through one model chunk.
 
     Attributes:
@@ -32,7 +30,7 @@ class PassTime:
     host: Cost
     hidden: dict[Part, Cost]
 
-    def __add__(self, other: PassTime) -> PassTime:
+    def __add__(self, other: PassTime) -> PassTime:  # type: ignore[override]
         """Run two passes in sequence."""
         if not other.cost.us:
             return self
@@ -45,7 +43,7 @@ class PassTime:
             _merged(self.hidden, other.hidden),
         )
 
-    def __mul__(self, times: float) -> PassTime:
+    def __mul__(self, times: float) -> PassTime:  # type: ignore[override]
         """Repeat a pass."""
         if not self.cost.us:
             return self
@@ -70,8 +68,7 @@ def _merged(costs: dict[Part, Cost], added: dict[Part, Cost]) -> dict[Part, Cost
 NO_PASS = PassTime(ZERO, {}, ZERO, {})
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkTime:
+class ChunkTime(NamedTuple):
     """One micro-batch's passes through one model chunk.
 
     Attributes:
@@ -84,7 +81,7 @@ class ChunkTime:
     backward: PassTime
     weight: PassTime
 
-    def __add__(self, other: ChunkTime) -> ChunkTime:
+    def __add__(self, other: ChunkTime) -> ChunkTime:  # type: ignore[override]
         """Return two chunks as one."""
         return ChunkTime(
             self.forward + other.forward,
@@ -93,21 +90,20 @@ class ChunkTime:
             self.weight + other.weight,
         )
 
-    def __mul__(self, times: float) -> ChunkTime:
+    def __mul__(self, times: float) -> ChunkTime:  # type: ignore[override]
         """Return ``times`` equal chunks as one."""
         return ChunkTime(self.forward * times, self.recompute * times, self.backward * times, self.weight * times)
 
     @property
     def passes(self) -> tuple[PassTime, ...]:
         """Return all passes."""
-        return self.forward, self.recompute, self.backward, self.weight
+        return self
 
 
 NO_CHUNK = ChunkTime(NO_PASS, NO_PASS, NO_PASS, NO_PASS)
 
 
-@dataclass(frozen=True, slots=True)
-class StageTime:
+class StageTime(NamedTuple):
     """One stage's passes per micro-batch and chunk, and its end of the step.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""The sizes that a pipeline schedule runs on."""
+"""Sizes that each pipeline schedule supports."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import sub
+from typing import NamedTuple
 
 from predictor.core.timeline.order import meeting_order
 from predictor.core.timeline.rounds import Round, waiting_order
@@ -16,8 +16,7 @@ PerChunk = Sequence[Sequence[float]]
 SAME_ADVANCE = 1e-11
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(NamedTuple):
     """The result of a replay, in the unit of its durations.
 
     Attributes:

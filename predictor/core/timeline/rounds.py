@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from predictor.core.timeline.cached import cached
-from predictor.core.timeline.order import slot_orders
+from predictor.core.timeline.order import cached, slot_orders
 from predictor.core.timeline.schedules import BACKWARD, FORWARD, Schedule, Slot
 
 # A slot: (stage, index of its duration, negative offset to the event whose message it waits for, or NOTHING).

@@ -1,4 +1,4 @@
-"""Spans: what ran in a step, predicted or measured, on which rank and stream, from when to when."""
+"""Spans of a step, predicted or measured: rank, stream, start and end of each."""
 
 from __future__ import annotations
 

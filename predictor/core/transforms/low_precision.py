@@ -1,4 +1,4 @@
-"""Low precision: products in few bits, the casts of their operands, and what is kept as it was cast.
+"""Low precision: products in few bits, casts of their operands, activations retained in few bits.
 
 A recipe covers the linear layers of a transformer layer, experts included, in all three products: output, gradient of
 the data, gradient of the weights. Attention, norms, activations, the router, embedding, output projection and loss stay

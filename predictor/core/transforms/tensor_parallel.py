@@ -1,4 +1,4 @@
-"""Tensor parallelism: sums over the group behind row-parallel products, and what of them hides beside products.
+"""Tensor parallelism: all-reduces behind row-parallel products, and their overlap with products.
 
 With sequence parallelism each sum is a gather before a column-parallel product and a scatter behind the row-parallel
 one, of the same bytes together. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.

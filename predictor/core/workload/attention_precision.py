@@ -1,4 +1,4 @@
-"""Exact attention in 8 bits: which kernel runs, the casts around it, and what it keeps.
+"""Attention in 8 bits: kernel, casts around it, retained activations.
 
 All seven products run in 8 bits, of queries, keys, values, probabilities and their gradients. The step around attention
 stays in 16: queries, keys and values are cast before it, and backward the gradient of its output.

@@ -1,4 +1,4 @@
-"""What a BERT encoder has beside its layers: token types, a pooler, heads of its pre-training tasks.
+"""Ends of a BERT encoder: token types, a pooler, heads of its pre-training tasks.
 
 Source: Devlin et al. 2018, arXiv:1810.04805; transformers, models/bert/modeling_bert.py.
 """

@@ -1,14 +1,12 @@
-"""Defaults of training frameworks, as values with their sources: what a run takes where its configuration says nothing.
+"""Defaults of training frameworks, as values with their sources: a run's switches where its configuration has none.
 
-Names are those of a configuration's keys. A field of None is not the framework's to decide: the configuration's own
-default holds there. ``defaults_of`` says which value a framework has.
+Keys are those of a configuration. What a framework does not decide has none: the configuration's own default holds
+there. ``defaults_of`` says which value a framework has.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from predictor.core.workload.run_choices import AttentionKernel, Recompute
 from predictor.core.workload.software import Framework
@@ -42,61 +40,23 @@ SECTIONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FrameworkDefaults:
+class FrameworkDefaults(NamedTuple):
     """What one framework does by default.
 
     Attributes:
         name: as its users write it.
         source: where its code or documentation says so.
-        fused_rms_norm: an RMSNorm is one kernel.
-        bucket_elements_per_replica: a gradient bucket has at least so many elements per replica.
-        fp32_adapters: adapters of a base in 16 bits are in fp32.
+        keys: of ``SECTIONS``; beside them ``bucket_elements_per_replica``, the least elements of a gradient bucket per
+            replica, and ``fp32_adapters``, whether adapters of a base in 16 bits are in fp32.
     """
 
     name: str
     source: str
-    fused_side_kernels: bool | None = None
-    fused_rope: bool | None = None
-    fused_rms_norm: bool | None = None
-    layers_per_stage: str | None = None
-    zero_stage: int | None = None
-    overlap_gradient_reduction: bool | None = None
-    overlap_parameter_gather: bool | None = None
-    overlap_tensor_parallel: bool | None = None
-    overlap_linear_traffic: bool | None = None
-    blocking_transfers: bool | None = None
-    gradient_reduction: str | None = None
-    gradient_bucket_elements: int | None = None
-    bucket_elements_per_replica: int = 0
-    fp32_gradients: bool | None = None
-    fp32_parameters: bool | None = None
-    reshard_after_forward: bool | None = None
-    precision: str | None = None
-    recompute: Recompute | None = None
-    synchronize_each_layer: bool | None = None
-    fused_gradient_accumulation: bool | None = None
-    compiled: bool | None = None
-    loss: str | None = None
-    attention_kernel: AttentionKernel | None = None
-    host_threads: int | None = None
-    pinned_offload: bool | None = None
-    fp32_adapters: bool = False
+    keys: dict[str, Any]
 
-    def section(self, name: str, normalization: str | None = None) -> dict[str, Any]:
-        """Return what the framework decides of a configuration's section (model, parallelism or training).
-
-        Args:
-            name: of the section.
-            normalization: the model's; a fused kernel takes the place of ``rms_norm``.
-        """
-        fused = "fused_rms_norm" if self.fused_rms_norm and normalization == "rms_norm" else None
-        decided = {key: fused if key == "normalization" else getattr(self, key) for key in SECTIONS[name]}
-        return {
-            key: str(value) if isinstance(value, StrEnum) else value
-            for key, value in decided.items()
-            if value is not None
-        }
+    def section(self, name: str) -> dict[str, Any]:
+        """Return what the framework decides of a configuration's section (model, parallelism or training)."""
+        return {key: self.keys[key] for key in SECTIONS[name] if key in self.keys}
 
     def bucket_elements(self, data_parallel_size: int = 1) -> int:
         """Return the gradient elements of one reduction.
@@ -104,15 +64,24 @@ class FrameworkDefaults:
         Raises:
             ValueError: this framework reduces without buckets of a set size.
         """
-        if self.gradient_bucket_elements is None:
+        if "gradient_bucket_elements" not in self.keys:
             raise ValueError(f"{self.name} sets no size of gradient buckets")
-        return max(self.gradient_bucket_elements, self.bucket_elements_per_replica * data_parallel_size)
+        elements: int = self.keys["gradient_bucket_elements"]
+        least: int = self.keys.get("bucket_elements_per_replica", 0) * data_parallel_size
+        return max(elements, least)
+
+    def changed(self, name: str, source: str = "", **keys: Any) -> FrameworkDefaults:
+        """Return the defaults of a like framework, where they differ."""
+        return FrameworkDefaults(name, source or self.source, {**self.keys, **keys})
 
 
+PYTORCH = FrameworkDefaults(
+    "PyTorch", "none: a program of one's own does what its configuration says, and nothing else", keys={}
+)
 # Optimizer states in host memory are pageable unless pin_memory is set, and a rank's Adam has one thread: torchrun and
 # accelerate launch set OMP_NUM_THREADS to 1 where a node has several ranks.
-DEEPSPEED = FrameworkDefaults(
-    name="DeepSpeed",
+DEEPSPEED = PYTORCH.changed(
+    "DeepSpeed",
     source=(
         "deepspeed/runtime/zero/config.py: reduce_scatter, reduce_bucket_size, overlap_comm (stage 3 only); "
         "offload_config.py: pin_memory false; torch/distributed/run.py, accelerate/commands/launch.py: OMP_NUM_THREADS"
@@ -124,22 +93,20 @@ DEEPSPEED = FrameworkDefaults(
     host_threads=1,
     pinned_offload=False,
 )
-DEEPSPEED_ZERO_3 = replace(
-    DEEPSPEED, name="DeepSpeed ZeRO-3", overlap_gradient_reduction=True, overlap_parameter_gather=True
-)
+DEEPSPEED_ZERO_3 = DEEPSPEED.changed("DeepSpeed ZeRO-3", overlap_gradient_reduction=True, overlap_parameter_gather=True)
 # The layers' split: deepspeed/runtime/pipe/module.py before 0.11, pipe_partition_method "type:transformer|mlp".
-GPT_NEOX = FrameworkDefaults(
-    name="GPT-NeoX on DeepSpeed",
+GPT_NEOX = PYTORCH.changed(
+    "GPT-NeoX on DeepSpeed",
     source=(
         "gpt-neox megatron/neox_arguments/neox_args.py (pipe_partition_method) and configs/*.yml "
         "(checkpoint-activations, checkpoint-num-layers 1, synchronize-each-layer)"
     ),
     layers_per_stage="gpt_neox",
-    recompute=Recompute.FULL,
+    recompute=Recompute.FULL.value,
     synchronize_each_layer=True,
 )
-MEGATRON_LM = FrameworkDefaults(
-    name="Megatron-LM",
+MEGATRON_LM = PYTORCH.changed(
+    "Megatron-LM",
     source="Megatron-LM megatron/core/distributed/distributed_data_parallel.py, megatron/training/arguments.py",
     overlap_gradient_reduction=False,
     overlap_parameter_gather=False,
@@ -151,12 +118,11 @@ MEGATRON_LM = FrameworkDefaults(
 # kernels fused, gradients in fp32 and scattered. 1F1B's messages block (overlap_p2p_comm is for interleaved stages
 # only). NVIDIA's recipes fuse the loss, of whose two implementations releases from core 0.18.2 on accept their own
 # (--cross-entropy-fusion-impl native).
-MEGATRON_LM_BF16 = replace(
-    MEGATRON_LM,
-    name="Megatron-LM in bf16",
+MEGATRON_LM_BF16 = MEGATRON_LM.changed(
+    "Megatron-LM in bf16",
     fused_side_kernels=True,
     fused_rope=True,
-    fused_rms_norm=True,
+    normalization="fused_rms_norm",
     overlap_gradient_reduction=True,
     overlap_parameter_gather=True,
     overlap_tensor_parallel=True,
@@ -168,23 +134,23 @@ MEGATRON_LM_BF16 = replace(
 )
 # flash-attn, and torch's scaled_dot_product_attention without a mask; on Hopper NVIDIA's libraries have others.
 # Source: PyTorch aten/src/ATen/native/transformers/cuda/sdp_utils.cpp.
-TORCH_ATTENTION = AttentionKernel.FLASH_2
-FSDP2 = FrameworkDefaults(
-    name="PyTorch FSDP2",
+TORCH_ATTENTION = AttentionKernel.FLASH_2.value
+IN_TORCH = {"precision": "bf16", "loss": "torch", "attention_kernel": TORCH_ATTENTION}
+FSDP2 = PYTORCH.changed(
+    "PyTorch FSDP2",
     source="torch/distributed/fsdp/_fully_shard: fully_shard(reshard_after_forward=True), prefetch of one layer",
     zero_stage=3,
     overlap_gradient_reduction=True,
     overlap_parameter_gather=True,
     gradient_reduction="reduce_scatter",
 )
-TORCHTITAN_FSDP2 = replace(
-    FSDP2,
-    name="torchtitan with FSDP2",
+TORCHTITAN_FSDP2 = FSDP2.changed(
+    "torchtitan with FSDP2",
     source="torchtitan/config: mixed_precision_reduce knows float32 only; torch/distributed/fsdp/_fully_shard",
     fp32_gradients=True,
 )
-TORCHTITAN_DDP = FrameworkDefaults(
-    name="torchtitan with DDP",
+TORCHTITAN_DDP = PYTORCH.changed(
+    "torchtitan with DDP",
     source="torchtitan/models/llama3/infra/parallelize.py: replicate(bucket_cap_mb=100), gradients in float32",
     zero_stage=0,
     overlap_gradient_reduction=True,
@@ -192,72 +158,56 @@ TORCHTITAN_DDP = FrameworkDefaults(
     gradient_bucket_elements=100 * 2**20 // 4,
     fp32_gradients=True,
 )
-PYTORCH_DDP = replace(
-    TORCHTITAN_DDP,
-    name="PyTorch DDP",
+PYTORCH_DDP = TORCHTITAN_DDP.changed(
+    "PyTorch DDP",
     source="torch/nn/parallel/distributed.py: bucket_cap_mb=25; torch.autocast leaves gradients in float32",
     gradient_bucket_elements=25 * 2**20 // 4,
 )
 # torchtitan compiles, and its FSDP2 shards the optimizer's own fp32 weights.
-TORCHTITAN = replace(
-    TORCHTITAN_FSDP2,
-    name="torchtitan",
+TORCHTITAN = TORCHTITAN_FSDP2.changed(
+    "torchtitan",
     fp32_parameters=True,
-    precision="bf16",
+    **IN_TORCH,
     compiled=True,
-    loss="torch",
-    attention_kernel=TORCH_ATTENTION,
 )
-TORCHTITAN_REPLICATED = replace(
-    TORCHTITAN_DDP,
-    name="torchtitan, replicated",
-    precision="bf16",
+TORCHTITAN_REPLICATED = TORCHTITAN_DDP.changed(
+    "torchtitan, replicated",
+    **IN_TORCH,
     compiled=True,
-    loss="torch",
-    attention_kernel=TORCH_ATTENTION,
 )
 # Its users set overlap_comm (docs/_pages/config-json.md); stage 3 gathers weights layer by layer. The model is of the
 # hub: no kernel of it is fused.
-DEEPSPEED_BF16 = replace(
-    DEEPSPEED,
-    name="DeepSpeed in bf16",
+DEEPSPEED_BF16 = DEEPSPEED.changed(
+    "DeepSpeed in bf16",
     overlap_gradient_reduction=True,
-    precision="bf16",
-    loss="torch",
-    attention_kernel=TORCH_ATTENTION,
+    **IN_TORCH,
 )
-DEEPSPEED_BF16_ZERO_3 = replace(
-    DEEPSPEED_ZERO_3,
-    name="DeepSpeed ZeRO-3 in bf16",
-    precision="bf16",
-    loss="torch",
-    attention_kernel=TORCH_ATTENTION,
+DEEPSPEED_BF16_ZERO_3 = DEEPSPEED_ZERO_3.changed(
+    "DeepSpeed ZeRO-3 in bf16",
+    **IN_TORCH,
 )
-NEOX = replace(
-    GPT_NEOX,
-    name="GPT-NeoX",
+NEOX = GPT_NEOX.changed(
+    "GPT-NeoX",
     source=f"{GPT_NEOX.source}; configs/*.yml: zero_optimization stage 1, reduce_scatter, fp16, rope_fusion off",
     zero_stage=1,
     overlap_gradient_reduction=False,  # the pipeline engine reduces when all micro-batches are through
     overlap_parameter_gather=False,
     gradient_reduction="reduce_scatter",
-    gradient_bucket_elements=DEEPSPEED.gradient_bucket_elements,
+    gradient_bucket_elements=DEEPSPEED.bucket_elements(),
     host_threads=1,
     pinned_offload=False,
     attention_kernel=TORCH_ATTENTION,
 )
-MEGATRON_DEEPSPEED = replace(
-    DEEPSPEED,
-    name="Megatron-DeepSpeed",
+MEGATRON_DEEPSPEED = DEEPSPEED.changed(
+    "Megatron-DeepSpeed",
     source="Megatron-DeepSpeed megatron/arguments.py: bias, dropout and GELU fused; deepspeed/runtime/pipe/engine.py",
     fused_side_kernels=True,
     precision="bf16",
     attention_kernel=TORCH_ATTENTION,
 )
 # Trainer: weights in their files' precision under torch.autocast, models' kernels one operation at a time, fused AdamW.
-TRANSFORMERS = replace(
-    PYTORCH_DDP,
-    name="Hugging Face Transformers with DDP",
+TRANSFORMERS = PYTORCH_DDP.changed(
+    "Hugging Face Transformers with DDP",
     source=(
         "transformers src/transformers/models/llama/modeling_llama.py (LlamaRMSNorm, apply_rotary_pos_emb, LlamaMLP), "
         "loss/loss_utils.py (ForCausalLMLoss: logits.float()), trainer.py; torch/nn/parallel/distributed.py: "
@@ -265,83 +215,65 @@ TRANSFORMERS = replace(
     ),
     gradient_bucket_elements=25 * 2**20 // 2,
     fp32_gradients=False,
-    precision="bf16",
-    loss="torch",
-    attention_kernel=TORCH_ATTENTION,
+    **IN_TORCH,
     fp32_adapters=True,
     host_threads=1,
     pinned_offload=False,
 )
 # Accelerate widens the weights that train to fp32, and gathers and reduces in 16 bits.
-TRANSFORMERS_FSDP = replace(
-    FSDP2,
-    name="Hugging Face Transformers with FSDP",
+TRANSFORMERS_FSDP = FSDP2.changed(
+    "Hugging Face Transformers with FSDP",
     source="accelerate src/accelerate/utils/dataclasses.py (set_mixed_precision), accelerator.py (prepare_model)",
     fp32_parameters=True,
     fp32_gradients=False,
-    precision="bf16",
-    loss="torch",
-    attention_kernel=TORCH_ATTENTION,
+    **IN_TORCH,
     fp32_adapters=True,
 )
 # DeepSpeed's engine narrows the whole model, adapters too.
-TRANSFORMERS_DEEPSPEED = replace(DEEPSPEED_BF16, name="Hugging Face Transformers with DeepSpeed")
+TRANSFORMERS_DEEPSPEED = DEEPSPEED_BF16.changed("Hugging Face Transformers with DeepSpeed")
 # bf16-mixed: weights and gradients in fp32, narrowed by torch.autocast in every pass.
-LIGHTNING = replace(
-    PYTORCH_DDP,
-    name="Lightning with DDP",
+LIGHTNING = PYTORCH_DDP.changed(
+    "Lightning with DDP",
     source="lightning src/lightning/fabric/plugins/precision/amp.py (torch.autocast), fabric/strategies/ddp.py",
     fp32_parameters=True,
-    precision="bf16",
-    loss="torch",
-    attention_kernel=TORCH_ATTENTION,
+    **IN_TORCH,
 )
-LIGHTNING_FSDP = replace(
-    TRANSFORMERS_FSDP,
-    name="Lightning with FSDP",
+LIGHTNING_FSDP = TRANSFORMERS_FSDP.changed(
+    "Lightning with FSDP",
     source="lightning src/lightning/fabric/plugins/precision/fsdp.py (mixed_precision_config)",
     fp32_adapters=False,
 )
-LIGHTNING_DEEPSPEED = replace(
-    DEEPSPEED_BF16,
-    name="Lightning with DeepSpeed",
+LIGHTNING_DEEPSPEED = DEEPSPEED_BF16.changed(
+    "Lightning with DeepSpeed",
     source="lightning src/lightning/fabric/strategies/deepspeed.py: overlap_comm, allgather and reduce buckets of 2e8",
     gradient_bucket_elements=200_000_000,
 )
-LITGPT = replace(
-    LIGHTNING_FSDP,
-    name="LitGPT",
+LITGPT = LIGHTNING_FSDP.changed(
+    "LitGPT",
     source="litgpt litgpt/pretrain.py: FSDPStrategy(auto_wrap_policy={Block}), torch.compile, bf16-mixed, fused AdamW",
     compiled=True,
 )
-LLM_FOUNDRY = replace(
-    LIGHTNING_FSDP,
-    name="LLM Foundry on Composer",
+LLM_FOUNDRY = LIGHTNING_FSDP.changed(
+    "LLM Foundry on Composer",
     source=(
         "llm-foundry scripts/train/yamls/pretrain (FULL_SHARD, mixed_precision PURE), "
         "llmfoundry/models/mpt/configuration_mpt.py (loss_fn fused_crossentropy)"
     ),
     loss="fused",
 )
-FMS_FSDP = replace(
-    LIGHTNING_FSDP,
-    name="fms-fsdp",
+FMS_FSDP = LIGHTNING_FSDP.changed(
+    "fms-fsdp",
     source="fms-fsdp fms_fsdp/policies/mixed_precision.py (bfSixteen), config/training.py (use_torch_compile)",
     compiled=True,
 )
-INTERNEVO = FrameworkDefaults(
-    name="InternEvo",
+INTERNEVO = PYTORCH.changed(
+    "InternEvo",
     source="InternEvo configs/7B_sft.py: zero1 size -1, overlap_sync_grad, overlap_sync_param off, reduce_bucket_size",
     zero_stage=1,
     overlap_gradient_reduction=True,
     overlap_parameter_gather=False,
     gradient_bucket_elements=512 * 2**20 // 2,
-    precision="bf16",
-    loss="torch",
-    attention_kernel=TORCH_ATTENTION,
-)
-PYTORCH = FrameworkDefaults(
-    name="PyTorch", source="none: a program of one's own does what its configuration says, and nothing else"
+    **IN_TORCH,
 )
 BY_FRAMEWORK = {
     Framework.MEGATRON_LM: MEGATRON_LM_BF16,

@@ -1,7 +1,7 @@
-"""Host work of software stacks, in launches: what Python, modules, autograd and hooks cost beside launches of kernels.
+"""Host work of software stacks, in launches: Python, modules, autograd and hooks beside the kernel launches.
 
 ``host_stacks.yaml`` has the counts and how each was made. The stack of a run is its framework's; Megatron-LM's modules
-are Transformer Engine's where it trains in bf16, as today's defaults are (``frameworks.py``), else plain.
+are Transformer Engine's where it trains in bf16, as today's defaults are (``frameworks.py``), else its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.software import Framework
 
 DATA = Path(__file__).with_name("host_stacks.yaml")
-PLAIN, COMPILED, TRANSFORMER_ENGINE = "plain", "compiled", "megatron_te"
+PLAIN, COMPILED, TRANSFORMER_ENGINE, OWN_MODULES = "plain", "compiled", "megatron_te", "megatron_local"
 SHARDED = 3  # the ZeRO stage whose parameters are gathered layer by layer
 
 
@@ -56,7 +56,7 @@ def stack_name(run: TrainingRun) -> str:
     """Return the name of a run's stack; a program of one's own is plain PyTorch."""
     name = PLAIN if run.framework is None else host_stacks().frameworks.get(run.framework, PLAIN)
     is_todays = run.precision == "bf16" or run.gemm_recipe is not None
-    return name if is_todays or name != TRANSFORMER_ENGINE else PLAIN
+    return name if is_todays or name != TRANSFORMER_ENGINE else OWN_MODULES
 
 
 def stack_of(run: TrainingRun) -> Stack:

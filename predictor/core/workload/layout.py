@@ -1,4 +1,4 @@
-"""The layout of a model over ranks, and the nodes that each group of ranks spans."""
+"""Layout of a model over ranks, and the nodes that each group of ranks spans."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from predictor.core.costs.collectives import Topology, topology_of
 RANK_ORDER = ("tp", "cp", "dp", "pp")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False, repr=False, eq=False)  # a base alone
 class LayoutKeys:
     """Degrees of parallelism. The section ``parallelism`` checks the keys as a file is read, a layout has them."""
 

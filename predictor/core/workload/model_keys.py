@@ -45,7 +45,7 @@ class FullAttention:
     shared_key_values: Annotated[Switch, Field(description="one projection makes keys and values")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # a base alone
 class ModelKeys(Mixers):
     """Sizes and switches of a model. The section checks them as a file is read, the architecture is built of them."""
 

@@ -16,7 +16,7 @@ GatherPrecision = Literal["bf16", "fp16", "fp32", "fp8"]
 BUCKET_ELEMENTS = DEEPSPEED.bucket_elements()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # a base alone
 class ParallelismKeys:
     """How ranks share out states and hide traffic. The section checks the keys as a file is read, a run has them.
 

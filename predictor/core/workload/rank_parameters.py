@@ -1,4 +1,4 @@
-"""The parameters that one rank holds, by what trains them and who sums their gradients."""
+"""Parameters on one rank: trained or frozen, dense or routed."""
 
 from __future__ import annotations
 

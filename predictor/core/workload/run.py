@@ -19,7 +19,7 @@ from predictor.core.rows import FP32_BYTES, Kind
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.transforms.lora import AdapterSettings, with_adapters
 from predictor.core.transforms.quantized import with_quantized_base
-from predictor.core.workload.layer_sizes import sized
+from predictor.core.workload.architecture import sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ParallelismKeys
 from predictor.core.workload.partition import chunk_layers
@@ -86,6 +86,11 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
         """Return the ranks that share out the states of dense weights."""
         ranks = self.layout.gradient_ranks  # a search tries layouts whose ranks the group does not divide
         return ranks if self.zero_group_size is None else gcd(self.zero_group_size, ranks)
+
+    @lazy
+    def dense_groups(self) -> tuple[Topology, Topology]:
+        """The ranks that share out the states of dense weights, and those that hold the same share."""
+        return self.layout.sharing_group(self.zero_ranks), self.layout.replica_group(self.zero_ranks)
 
     @property
     def expert_zero_ranks(self) -> int:
@@ -236,10 +241,10 @@ class TrainingRun(TrainingKeys, ParallelismKeys):
         is_left_out = not self.layers_in_16_bits_at_start <= layer < first_left_out
         return self.model.kind(layer)._replace(in_16_bits=self.gemm_recipe is not None and is_left_out)
 
-    def stage_kinds(self, stage: int) -> Counter[LayerKind]:
+    def stage_kinds(self, stage: int) -> dict[LayerKind, int]:
         """Return how many layers of each kind a stage holds."""
         if self.only_kind is not None:
-            return Counter({self.only_kind: sum(self.chunk_layers[stage])})
+            return {self.only_kind: sum(self.chunk_layers[stage])}
         kinds: Counter[LayerKind] = Counter()
         for chunk in range(self.virtual_pipeline_parallel_size):
             kinds.update(self.layer_kinds(stage, chunk))

@@ -63,10 +63,9 @@ class Groups(NamedTuple):
 
 def groups_of(run: TrainingRun, parameters: RankParameters) -> list[Groups]:
     """Return parameters by the ranks that share them out, dense ones first."""
-    layout, size = run.layout, run.zero_ranks
-    dense = layout.sharing_group(size), layout.replica_group(size)
-    groups = [Groups(parameters.dense, *dense, parameters.narrow_dense)]
+    groups = [Groups(parameters.dense, *run.dense_groups, parameters.narrow_dense)]
     if parameters.routed:
+        layout, size = run.layout, run.zero_ranks
         routed = layout.expert_sharing_group(size), layout.expert_replica_group(size)
         groups.append(Groups(parameters.routed, *routed, parameters.narrow_routed))
     return groups

@@ -1,4 +1,4 @@
-"""The software that trains, where its own code does what no other key says."""
+"""Frameworks, and their own code's effects that no other key describes."""
 
 from __future__ import annotations
 

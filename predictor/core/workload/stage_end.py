@@ -1,8 +1,9 @@
-"""What a stage runs after its last micro-batch: gradient reduction, optimizer step, parameter gathering."""
+"""End of a step on one stage: gradient reduction, optimizer step, parameter gather."""
 
 from __future__ import annotations
 
-from predictor.core.blocks.mixers import LayerKind
+from typing import NamedTuple
+
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.rows import FP32_BYTES
 from predictor.core.workload.host_stack import slowdown, step_work
@@ -12,10 +13,18 @@ from predictor.core.workload.offload import update, updates_beside_weights
 from predictor.core.workload.rank_parameters import RankParameters
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Optimizer
-from predictor.core.workload.sharded_step import shared_once
-from predictor.core.workload.sharding import groups_of, reduction_tasks, shares_once
+from predictor.core.workload.sharding import (
+    Groups,
+    gather_tasks,
+    gradient_copies,
+    groups_of,
+    reduction_tasks,
+    scatter_tasks,
+    shares_once,
+    weight_copies,
+)
 from predictor.core.workload.step_tasks import EndTasks
-from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task
+from predictor.core.workload.tasks import FORWARD, Part, Task, collective_task, parameter_stream_task, scaled
 
 # Per parameter around Adam in mixed precision, sharded: overflow check (widen, isnan, isinf and their reduction: 36),
 # norm (widen to fp64 and reduce: 18), flatten and widen the gradient (10), unscale and clip (8), narrow the new
@@ -26,6 +35,42 @@ SHARDED_MIXED_PRECISION_BYTES = 36 + 18 + 10 + 8 + 6
 REPLICATED_MIXED_PRECISION_BYTES = 6 + 8 + 4 + 8 + 6
 # Of fp32 weights and gradients only the norm (4) and the clipping (8) remain.
 CLIPPING_BYTES = 4 + 8
+
+
+class SharedOnce(NamedTuple):
+    """What a stage gathers and scatters once per step.
+
+    Attributes:
+        copies: kernels around both.
+        units: gathered and scattered at once each.
+    """
+
+    gathers: list[Task]
+    scatters: list[Task]
+    copies: list[Task]
+    units: int
+
+
+def shared_once(run: TrainingRun, stage: int, parameters: RankParameters) -> SharedOnce:
+    """Return ZeRO-3's traffic of a stage where weights stay gathered over a pipeline's micro-batches, gradients whole.
+
+    The first micro-batch's forward pass waits for each unit's weights, layer by layer and the root, and the last one's
+    backward pass scatters gradients likewise. The part that these passes do not hide lengthens the step, however many
+    micro-batches lie between them. Source: torch distributed/pipelining/stage.py, backward_maybe_with_nosync.
+    """
+    units = [(run.layer_parameters(kind), count) for kind, count in run.stage_kinds(stage).items()]
+    layers = sum(held.dense * count for held, count in units)
+    frozen = parameters.frozen_dense - sum(held.frozen_dense * count for held, count in units)
+    if parameters.dense > layers or frozen:
+        units.append((RankParameters(parameters.dense - layers, 0, frozen), 1))
+    gathers: list[Task] = []
+    scatters: list[Task] = []
+    copies: list[Task] = []
+    for held, count in units:
+        gathers += scaled(gather_tasks(run, held), count)
+        scatters += scaled(scatter_tasks(run, held), count)
+        copies += scaled(weight_copies(run, held) + gradient_copies(run, held), count)
+    return SharedOnce(gathers, scatters, copies, sum(count for _, count in units))
 
 
 def _around_optimizer(run: TrainingRun, parameters: int) -> Task:
@@ -52,27 +97,22 @@ def _tensors(run: TrainingRun, stage: int) -> int:
     if run.lora is not None:
         return 0  # adapters are few beside what they adapt
     each = 2 if run.model.biases.of_ffn else 1
-    return each * sum([count * _weighted(run, kind) for kind, count in run.stage_kinds(stage).items()])
+    return each * sum([count * run.model.weighted_rows(kind) for kind, count in run.stage_kinds(stage).items()])
 
 
-def _weighted(run: TrainingRun, kind: LayerKind) -> int:
-    return len([row for row in run.model.layer_rows(kind) if row.weights])
-
-
-def _owned(run: TrainingRun, parameters: RankParameters) -> int:
-    """Return how many of a stage's parameters a rank updates."""
-    if run.zero_stage == 0:
-        return parameters.total
-    return sum(-(-group.parameters // group.sharing.ranks) for group in groups_of(run, parameters))
+def _share(run: TrainingRun, group: Groups) -> int:
+    """Return how many of a group's parameters a rank updates."""
+    return group.parameters if run.zero_stage == 0 else -(-group.parameters // group.sharing.ranks)
 
 
 def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTasks:
     """Return what a stage of so many parameters runs after its last micro-batch."""
     reduction: list[Task] = []
     gather: list[Task] = []
-    owned = _owned(run, parameters)
+    owned = 0
     for group in groups_of(run, parameters):
-        share = -(-group.parameters // group.sharing.ranks)
+        share = _share(run, group)
+        owned += share
         if run.zero_stage < 2:
             reduction += reduction_tasks(run, group)
         if run.zero_stage in (1, 2):
@@ -82,7 +122,7 @@ def stage_end(run: TrainingRun, stage: int, parameters: RankParameters) -> EndTa
     optimizer = [*around, *step_weight_casts(run, stage), *returned]
     launched = 0.0
     if run.optimizer is Optimizer.MUON:
-        own = _owned(run, parameters.matrices)
+        own = sum([_share(run, group) for group in groups_of(run, parameters.matrices)])
         tasks, launched = muon_update(run, stage, own)
         optimizer, on_gpu = tasks + optimizer, on_gpu - own
     if on_gpu or on_host is None:

@@ -1,4 +1,4 @@
-"""All that one training step runs, as a value: stages, their model chunks, passes, tasks, and the step's end.
+"""One training step as a value: stages, their model chunks, passes, tasks, and the step's end.
 
 A maker per kind of workload expands a run into it once; timing, memory, breakdown and search read nothing else, so
 nothing here names a model. Parts that are alike are the same object: a pipeline of 128 equal stages holds one

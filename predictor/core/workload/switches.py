@@ -1,4 +1,4 @@
-"""What a transformer may be made of: norms, attention, positions, activations, and the kinds of its layers."""
+"""Switches of a transformer: norms, attention, positions, activations, and the kinds of its layers."""
 
 from __future__ import annotations
 

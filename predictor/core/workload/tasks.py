@@ -1,4 +1,4 @@
-"""Tasks and passes: a task is a repeated call of an operator or a collective, a pass is tasks and what they hide."""
+"""Tasks and passes: a task is a repeated call of an operator or a collective, a pass is tasks and hidden traffic."""
 
 from __future__ import annotations
 

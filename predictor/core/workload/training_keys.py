@@ -41,7 +41,7 @@ def _graph_modules(value: object) -> object:
     raise ValueError(f"expected false, true or a list of modules: {', '.join(known)}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)  # a base alone
 class TrainingKeys:
     """How the software trains. The section checks the keys as a file is read, a run has them.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import attrgetter
 
 from predictor.core.base.lazy import lazy
@@ -13,8 +13,7 @@ from predictor.core.blocks.mixers import LayerKind, Mixer
 from predictor.core.costs.layer_call import padded_vocab_size
 from predictor.core.folds import multiplications, parameters
 from predictor.core.rows import Row
-from predictor.core.workload.architecture import Architecture, MixtureOfExperts
-from predictor.core.workload.layer_sizes import sized
+from predictor.core.workload.architecture import Architecture, MixtureOfExperts, sized
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.switches import Activation, Attention, Biases, Loss, Normalization, Positions, QkNorm
 
@@ -50,9 +49,8 @@ _SIZES: dict[tuple[object, ...], object] = {}  # hashed once for each model
 _ROWS: dict[tuple[object, ...], list[Row]] = {}  # of layers, shared by models
 
 
-@dataclass(frozen=True)  # no slots: what follows from the sizes is computed once
 class Transformer(Architecture):
-    """An architecture with what follows from it."""
+    """An architecture with what follows from it, computed once: unlike its base, it has no slots."""
 
     def layer_rows(self, kind: LayerKind) -> list[Row]:
         """Return the rows of a layer that one rank holds whole, over a sample."""
@@ -63,6 +61,13 @@ class Transformer(Architecture):
                 _ROWS, (self.layer_sizes, kind, call), lambda: layer_rows(self, kind, call, LayerSettings(ONE_RANK))
             )
         return rows
+
+    def weighted_rows(self, kind: LayerKind) -> int:
+        """Return how many rows of a layer have weights."""
+        known = self._known_weighted.get(kind)
+        if known is None:
+            known = self._known_weighted[kind] = len([row for row in self.layer_rows(kind) if row.weights])
+        return known
 
     @lazy
     def layer_sizes(self) -> object:
@@ -77,6 +82,11 @@ class Transformer(Architecture):
     @lazy
     def _known_rows(self) -> dict[LayerKind, list[Row]]:
         """Rows of the kinds of layers that were asked for."""
+        return {}
+
+    @lazy
+    def _known_weighted(self) -> dict[LayerKind, int]:
+        """Rows with weights of the kinds of layers that were asked for."""
         return {}
 
     def _unmet_parameters(self) -> int:

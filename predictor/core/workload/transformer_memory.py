@@ -1,4 +1,4 @@
-"""What a transformer holds in a GPU's memory, in bytes: activations, model states, gradients on their way.
+"""Memory of a transformer on one GPU, in bytes: activations, model states, gradient buffers.
 
 States per parameter follow Rajbhandari et al. 2019 (ZeRO), arXiv:1910.02054, section 3.1, and for FSDP Zhao et al.
 2023, arXiv:2304.11277: fp32 weights, gradients and moments of a rank's share, 16 bits only of units that are gathered.

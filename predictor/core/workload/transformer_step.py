@@ -11,7 +11,7 @@ from predictor.core.workload.accumulation import accumulation_tasks
 from predictor.core.workload.edges import edge_block, message_tasks
 from predictor.core.workload.host_stack import layer_work, slowdown
 from predictor.core.workload.layer import layer_of
-from predictor.core.workload.low_precision_memory import cast_weights
+from predictor.core.workload.low_precision import cast_weights
 from predictor.core.workload.offload import offloaded_share, with_host_gradients, with_offloading
 from predictor.core.workload.pipeline import pipeline
 from predictor.core.workload.run import TrainingRun

@@ -1,4 +1,4 @@
-"""A published system, calibrated with measured steps: factors, errors before and after, what could not be used."""
+"""A published system calibrated with measured steps: factors, errors before and after, unused measurements."""
 
 from __future__ import annotations
 

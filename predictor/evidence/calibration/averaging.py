@@ -1,4 +1,4 @@
-"""How far measured steps move factors: Bayesian model averaging over what makes published times err.
+"""Posterior of the factors: Bayesian model averaging over causes of error in published times.
 
 Three runs cannot tell whether a cluster is slower than published or each run errs for itself. So both are assumed in
 turn, with every size of the spread that no factor explains:

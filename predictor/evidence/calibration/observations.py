@@ -1,4 +1,4 @@
-"""What was measured on one's own cluster, beside the published system that times it."""
+"""Observations: steps measured on one's own cluster, each beside its time on the published system."""
 
 from __future__ import annotations
 

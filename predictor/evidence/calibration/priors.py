@@ -1,4 +1,4 @@
-"""Where every factor starts: at 1, as far from it as published times are known to miss."""
+"""Prior of every factor: centred at 1, as wide as the known error of published times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Components of a traced step: what ``replay --record`` wrote of operators, beside their published times."""
+"""Components of a traced step: operators that ``replay --record`` wrote, beside their published times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file converts which rows, and in which groups reports summarize them."""
+"""Converters by rows, and the groups in which reports summarize rows."""
 
 from __future__ import annotations
 

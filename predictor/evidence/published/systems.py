@@ -1,4 +1,4 @@
-"""The published system, and what of its cluster differs, for the GPU and the network that a row names."""
+"""Published system of a row's GPU and network, with the differences of its cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked: which configurations, on which system, run how; and the answer to it."""
+"""Question of a verification (configurations, system, how they run), and its answer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from predictor.core.base.files import write_whole
 from predictor.evidence.verification.answer import Failed, Verification
 from predictor.evidence.verification.configurations import Configured, read_configurations
 from predictor.evidence.verification.launching import RunFailed, Runner, find_device
+from predictor.evidence.verification.quiet_launches import QuietLaunches
 from predictor.evidence.verification.run_tables import verified_table
 from predictor.evidence.verification.runs import Verified, recorded_configuration, verified_launches
-from predictor.evidence.verification.watch import Watch
 from predictor.replay.files.measured_run import LAUNCH, MeasuredRun, launch_folders, read_launches, read_measured_run
 from predictor.replay.files.record_model import RecordError
 from predictor.replay.files.verified_run import write_verified_run
@@ -45,7 +45,7 @@ def recorded_folder(out: Path, configuration: Configured, device: str, threads: 
     return None
 
 
-def record(watch: Watch, configuration: Configured, folder: Path, repeat: int) -> list[MeasuredRun]:
+def record(quiet: QuietLaunches, configuration: Configured, folder: Path, repeat: int) -> list[MeasuredRun]:
     """Run a configuration as often as it is not recorded yet.
 
     Raises:
@@ -63,8 +63,8 @@ def record(watch: Watch, configuration: Configured, folder: Path, repeat: int) -
             read_measured_run(place)
         except RecordError:
             ranks = f"{configuration.num_gpus} rank{'s' * (configuration.num_gpus > 1)}"
-            watch.say(f"{configuration.name}: launch {number} of {repeat}, {ranks}, {watch.runner.device}")
-            watch.launch(configuration, folder / program.config_file, place)
+            quiet.say(f"{configuration.name}: launch {number} of {repeat}, {ranks}, {quiet.runner.device}")
+            quiet.launch(configuration, folder / program.config_file, place)
     return [read_measured_run(folder / f"{LAUNCH}{number}") for number in range(1, repeat + 1)]
 
 
@@ -156,21 +156,23 @@ def _stored(folder: Path, run: Verified) -> Verified:
     return run
 
 
-def _launches(question: Question, watch: Watch | None, configuration: Configured) -> tuple[Path, list[MeasuredRun]]:
+def _launches(
+    question: Question, quiet: QuietLaunches | None, configuration: Configured
+) -> tuple[Path, list[MeasuredRun]]:
     """Return a configuration's run, recorded already or now.
 
     Raises:
         RunFailed, RecordError: there is none.
     """
     repeat = question.repeat
-    device = question.device if watch is None else watch.runner.device
+    device = question.device if quiet is None else quiet.runner.device
     folder = recorded_folder(question.out, configuration, device, question.threads, repeat)
     if folder is not None:
         return folder, recorded(folder, repeat) or []
-    if watch is None:
+    if quiet is None:
         raise RunFailed(f"{repeat} launches of it are not recorded in {question.out}; without --no-run it is run")
-    folder = run_folder(question.out, configuration, device, watch.runner.threads)
-    return folder, record(watch, configuration, folder, repeat)
+    folder = run_folder(question.out, configuration, device, quiet.runner.threads)
+    return folder, record(quiet, configuration, folder, repeat)
 
 
 def _runner(question: Question, configurations: Sequence[Configured]) -> Runner | None:
@@ -211,11 +213,11 @@ def _from_configurations(question: Question, paths: Sequence[str], progress: Pro
     """Run what is not recorded, and compare; a run that fails does not keep the others from theirs."""
     known, failed = _predictable(read_configurations(paths, question.system))  # all are checked before the first runs
     runner = _runner(question, known)
-    watch = None if runner is None else Watch(runner, question.again, progress)
+    quiet = None if runner is None else QuietLaunches(runner, question.again, progress)
     answered: list[Verified] = []
     for configuration in known:
         try:
-            folder, launches = _launches(question, watch, configuration)
+            folder, launches = _launches(question, quiet, configuration)
             answered.append(_stored(folder, verified_launches(configuration, launches)))
         except (RunFailed, RecordError, ConfigError, PublishedError) as error:
             failed.append(Failed.of(configuration.name, error))

@@ -187,8 +187,8 @@ def _zero(fields: Fields, zero: Fields) -> dict[str, Any]:
         raise zero.error("stage", "expected 0, 1, 2 or 3")
     parallelism: dict[str, Any] = {"zero_stage": stage}
     defaults = DEEPSPEED_ZERO_3 if stage == 3 else DEEPSPEED
-    scatters = zero.switch("reduce_scatter", defaults.gradient_reduction == "reduce_scatter")
-    overlaps = zero.switch("overlap_comm", bool(defaults.overlap_gradient_reduction))
+    scatters = zero.switch("reduce_scatter", defaults.keys["gradient_reduction"] == "reduce_scatter")
+    overlaps = zero.switch("overlap_comm", defaults.keys["overlap_gradient_reduction"])
     bucket = zero.whole("reduce_bucket_size", defaults.bucket_elements())
     groups = _mics(zero, stage)
     if stage == 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from predictor.core.checks.recomputation import OF_EXPERTS
+from predictor.core.checks.training import OF_EXPERTS
 from predictor.core.workload.run_choices import RecomputeModule
 from predictor.formats.megatron.options import Options
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import accumulate
 
 from predictor.core.base.errors import ConfigError
-from predictor.core.checks.pipeline_layout import split_of
+from predictor.core.checks.layout import split_of
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection
 from predictor.core.timeline.schedules import SCHEDULES

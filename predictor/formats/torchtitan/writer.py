@@ -10,7 +10,7 @@ from typing import Any
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.base.words import counted as in_words
-from predictor.core.checks.pipeline_layout import split_of
+from predictor.core.checks.layout import split_of
 from predictor.core.schema.merging import merged
 from predictor.core.schema.model_section import ModelSection
 from predictor.core.schema.parallelism import ParallelismSection

@@ -1,4 +1,4 @@
-"""A HugeCTR configuration as a run on a published system; what the file does not say is assumed, and said."""
+"""A HugeCTR configuration as a run on a published system; unspecified settings are assumed, and said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report sharding plans as text, JSON and CSV: ranking, what the fastest saves, and where each table lies."""
+"""Report sharding plans as text, JSON and CSV: ranking, gain of the fastest, place of each table."""
 
 from __future__ import annotations
 

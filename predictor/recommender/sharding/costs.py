@@ -1,4 +1,4 @@
-"""What shardings cost: a run's tables on a published system as a sharding problem.
+"""Costs of shardings: a run's tables on a published system as a sharding problem.
 
 A part's time is what its lookups and its update add to kernels that look up all tables of a rank, without their
 launch. Exchange and reduction hide behind the dense network as in the step itself. The problem's times order plans;

@@ -1,4 +1,4 @@
-"""Sharding as a makespan problem: what each way to shard a table adds to its ranks, and what that makes of the step.
+"""Sharding as a makespan problem: load of every option on its ranks, and the step that follows.
 
 A step waits for its slowest rank. A part of a table adds time, exchanged bytes and memory to the rank that holds it;
 a copy on every rank adds bytes to the reduction of gradients instead of exchanging vectors. The step's time may be any

@@ -1,4 +1,4 @@
-"""How often a slot's keys are looked up, which decides the distinct rows that a batch touches.
+"""Lookup frequency of a slot's keys, and the distinct rows of a batch that follow.
 
 HugeCTR's data generator draws keys uniformly or from a power law, p(key) ∝ (key + 1)^-exponent; its long, medium and
 short tails have the exponents 1, 3 and 5 (user guide, "Generating Synthetic Data and Benchmarks").

@@ -1,4 +1,4 @@
-"""Dense layers of a recommender: what each makes of its inputs' shapes, and the weights that it has.
+"""Dense layers of a recommender: output shape and weights of each.
 
 Types, names and semantics are HugeCTR's ("Configuration File Setup", Dense Layers). Shapes are per sample: a tensor of
 shape (rows, columns) holds rows · batch rows of so many columns; a three-dimensional one is (batch, rows, columns).

@@ -1,4 +1,4 @@
-"""What each rank looks up, updates and sends: a sharding plan as numbers of keys, rows and bytes.
+"""Lookups, updates and traffic of each rank: a sharding plan as numbers of keys, rows and bytes.
 
 Keys of one slot follow the run's distribution, the most frequent first. The rows of a row-wise table lie on rank
 key mod ranks, as HugeCTR distributes them; keys of the slots of one table follow each other.

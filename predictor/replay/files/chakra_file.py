@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from predictor.core.base.files import write_whole
-from predictor.replay.files.record_model import RecordError
-from predictor.replay.files.wire import (
+from predictor.core.base.wire import (
     LENGTH,
     SCALARS,
     Field,
@@ -33,6 +32,7 @@ from predictor.replay.files.wire import (
     messages,
     packed,
 )
+from predictor.replay.files.record_model import RecordError
 
 SCHEMA = "1.1.1-chakra.0.0.4"
 KINDS = tuple(SCALARS)  # of attributes, in the order of their field numbers: a value, then a list of them

@@ -1,4 +1,4 @@
-"""Arrows between events: from flow events, and from a runtime call to what it started.
+"""Arrows between events: flow events, and runtime calls to the device events they start.
 
 A launch is known by its correlation, which the call and what it started share; flow events repeat it in newer versions
 and serve where the correlation is missing. A flow event has no event's name: it belongs to the event that begins with

@@ -1,4 +1,4 @@
-"""Read the events of a trace file, .json or .json.gz, piece by piece, and what is whole of a damaged one.
+"""Read the events of a trace file, .json or .json.gz, as a stream; of a damaged one its intact events.
 
 A file is an object with the list ``traceEvents`` in it, or that list alone, whose « ] » may be missing ("Trace Event
 Format", JSON array format). Events are decoded a few megabytes at a time, so that a large trace is never in memory as

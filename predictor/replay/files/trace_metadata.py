@@ -1,4 +1,4 @@
-"""Where a trace comes from: rank, world size, process groups, device."""
+"""Metadata of a trace: rank, world size, process groups, device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A measured run beside its prediction, as a record on disk: what verification writes and calibration reads."""
+"""A measured run beside its prediction, as a record on disk: written by verification, read by calibration."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Measured steps as records on disk: what one rank recorded, a run of all its ranks, a run beside its prediction."""
+"""Measured steps as records on disk: one rank's, all ranks' of a run, a run beside its prediction."""

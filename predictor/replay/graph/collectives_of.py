@@ -1,4 +1,4 @@
-"""The collectives of a step: what they are, of which group, how large, and which gradients are in them."""
+"""Collectives of a step: kind, group, size, and the gradients in each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a GPU stream or a thread was idle: every gap between its tasks, explained by what the next task waited for."""
+"""Causes of idle time: every gap between tasks of a stream or thread, by the task that ended it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which reductions are buckets of gradients, and which gradients are in each.
+"""Gradient buckets: reductions of gradients, and the gradients in each.
 
 A bucket is reduced in the backward pass once it is full, so it has the gradients accumulated since the one before. Not
 every reduction there is one: tensor-parallel layers and SyncBatchNorm reduce gradients of activations.

@@ -1,4 +1,4 @@
-"""Tasks of host threads: a thread's time without what it waited, and what ended each wait."""
+"""Tasks of host threads: a thread's time without its waits, and the event that ended each wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local dataflow graph of one traced step: what ran on a rank's threads and streams, and what each waited for."""
+"""Local dataflow graph of one traced step: tasks of a rank's threads and streams, and their dependencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measured collective sends, and how its time changes with the number of ranks."""
+"""Traffic of a measured collective, and its time as a function of the number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time of a step among many alike: what a step adds to a run, its host running ahead of its GPU.
+"""Steady-state time of a step: its share of a run of equal steps, the host running ahead of the GPU.
 
 A GPU may still run one step when the host begins the next. The end of one step alone is then later than what the step
 adds to the run, and a change moves it less. Several copies of the step, one after the other on every thread and stream,

@@ -1,4 +1,4 @@
-"""What belongs to one step: events of the host between its borders, and what they started on the GPU.
+"""Events of one step: host events between its borders, and the GPU events they start.
 
 A GPU runs behind its host. Kernels that the step launched belong to it even if they end after the host has begun the
 next one, and kernels of the step before that still run at its start only delay it. So do kernels that were launched

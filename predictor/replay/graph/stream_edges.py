@@ -1,4 +1,4 @@
-"""What each GPU task waited for: its launch, the task before it on its stream, tasks of other streams.
+"""Dependencies of each GPU task: its launch, the task before it on its stream, tasks of other streams.
 
 A trace shows when a task began, not which of these let it begin. Each of them would have let it begin at its end plus
 what the GPU typically takes; the last of these is taken for the cause, and its edge takes the time that was measured.

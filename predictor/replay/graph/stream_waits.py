@@ -1,4 +1,4 @@
-"""What streams wait for of other streams.
+"""Dependencies between streams.
 
 Older traces tell neither the stream nor the event of such a wait; there both are inferred from the order of calls.
 """

@@ -1,4 +1,4 @@
-"""Calls that synchronize threads and streams with a GPU, and what the trace records of them.
+"""Calls that synchronize threads and streams with a GPU, as traces record them.
 
 Newer traces record a wait (``cuda_sync``): which stream, which recorded event.
 

@@ -1,4 +1,4 @@
-"""What host threads wait for in calls that synchronize with the GPU.
+"""Waits of host threads in calls that synchronize with the GPU.
 
 Of traces that do not record it (``cuda_sync``) it is inferred from the order of the calls and from what ended while a
 thread waited.

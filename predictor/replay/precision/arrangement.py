@@ -1,4 +1,4 @@
-"""The order in which a sweep decides the variables of a sum, so that few are on its frontier at once."""
+"""Elimination order of a sweep over the variables of a sum, chosen for a small frontier."""
 
 from __future__ import annotations
 

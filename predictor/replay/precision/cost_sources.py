@@ -1,4 +1,4 @@
-"""What may know the cost of an operator in a precision, one class a source; each answers a cost or None."""
+"""Cost sources of operators per precision, one class each; each answers a cost or None."""
 
 from __future__ import annotations
 

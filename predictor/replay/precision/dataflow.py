@@ -1,4 +1,4 @@
-"""Who reads whose output in a forward pass: as an execution trace recorded it, or guessed from sizes."""
+"""Dataflow of a forward pass: producers and consumers as an execution trace recorded them, or guessed from sizes."""
 
 from __future__ import annotations
 

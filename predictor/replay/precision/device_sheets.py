@@ -1,4 +1,4 @@
-"""What a device can do in each precision at most: peaks and memory bandwidth, from data sheets."""
+"""Peaks of a device per precision, and its memory bandwidth, from data sheets."""
 
 from __future__ import annotations
 

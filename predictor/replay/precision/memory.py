@@ -1,4 +1,4 @@
-"""Memory of a mix of precisions: weights and their copies, gradients, optimizer states, and what backward keeps."""
+"""Memory of mixed precisions: weights and their copies, gradients, optimizer states, retained activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the operators of a step nest, the casts inside them, and the backward operators tied to them."""
+"""Nesting of a step's operators, the casts inside them, and the backward operators tied to them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of operators, as configuration: ours in ``operators.yaml``, a user's beside it.
+"""Configuration of operators: ours in ``operators.yaml``, a user's beside it.
 
 The keys are those of the documented procedure (QSync's predictor, "Add new custom kernel").
 """

@@ -1,4 +1,4 @@
-"""The operators of a model's forward pass as a graph: what precision is chosen for, and what is cast between."""
+"""Operators of a forward pass as a graph: nodes have a precision, edges may need a cast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A traced step in another plan of precisions: what its tasks take, and the casts that are added to it.
+"""A traced step under another precision plan: new durations of its tasks, and added casts.
 
 Times of operators change in proportion: the tasks in which an operator computes, kernels on a GPU and its thread's time
 on a CPU, keep their shares of it. Casts that both plans need stay as traced. A cast that only the new plan needs is a

@@ -1,4 +1,4 @@
-"""A plan's time as a sum of terms of a few variables each, which is what the searches minimise.
+"""Time of a precision plan as a sum of terms of a few variables each, the objective of the searches.
 
 A variable is the precision of an operator. A term is the cost of an operator, or of the casts around one tensor. An
 operator that computes as its inputs are is a variable that a term ties to them. Terms of many operators, such as the

@@ -1,4 +1,4 @@
-"""In what precision tensors leave operators, and what is cast for them: the conventions of mixed-precision training."""
+"""Conventions of mixed-precision training: precision of operators' outputs, and casts of their inputs."""
 
 from __future__ import annotations
 

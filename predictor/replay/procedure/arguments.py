@@ -1,4 +1,4 @@
-"""The arguments that name a trace, spelled as the specification does: ``--bit 32 --model_name bert --fp32_comm_t4``."""
+"""Arguments that name a trace, spelled as the specification does: ``--bit 32 --model_name bert --fp32_comm_t4``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the procedure writes below ``tmp_data``, as JSON; times in microseconds."""
+"""Documents of the procedure below ``tmp_data``, as JSON; times in microseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the procedure reads traces and inputs and where it writes; the names of the folders are the specification's.
+"""Folders of the procedure, for traces, inputs and outputs; the names are the specification's.
 
 Traces lie in ``traces/MODEL/NAME.json`` (``.json.gz``; ``traces/exp/MODEL`` too), or, of a job of several ranks, one
 file a rank in the folder ``traces/MODEL/NAME``. A model that the root does not have is read from the samples beside

@@ -1,4 +1,4 @@
-"""``config``: what is known of kernels, and whether the four steps of adding one of one's own are complete."""
+"""``config``: known kernels, and whether the four steps of adding one's own are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of a traced step in a mix of precisions: what its optimizer keeps is read off its trace."""
+"""Memory of a traced step in mixed precisions; its optimizer states are read off its trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operators of one rank's step cost in precisions: from all that is known of its device."""
+"""Costs of one rank's operators per precision, from all sources of its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The split of a global batch that balances ranks on different devices.
+"""Split of a global batch that balances ranks on different devices.
 
 A rank's local time, its step without waiting for others, is affine in its samples: a fixed part and one per sample, as
 Pollux models the computation (Qiao et al. 2021, arXiv:2008.12260). The split minimises the largest local time.

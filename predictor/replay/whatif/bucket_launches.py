@@ -1,4 +1,4 @@
-"""When gradients are there, and when the host lets a bucket of them start: behind the task that completed the last."""
+"""Start of gradient buckets: when their gradients are ready, and when the host launches them."""
 
 from __future__ import annotations
 

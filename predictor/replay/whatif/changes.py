@@ -1,4 +1,4 @@
-"""Changes of a traced step, one for each ``--set``: pure functions from a step to a changed step and what they touched.
+"""Changes of a traced step, one for each ``--set``: pure functions from a step to a changed step.
 
 operator:PATTERN*=0.5  operator:PATTERN=remove    operators by name, annotation or module, forward and backward
 kernel:PATTERN*=0.5    kernel:PATTERN=remove      kernels by name; a removed one is not launched

@@ -1,4 +1,4 @@
-"""Another GPU: what a traced kernel would take on it.
+"""Another GPU: durations of traced kernels on it.
 
 A kernel of an operator that the predictor knows takes its measured time × the regressor's time on the other GPU ÷ the
 one on the GPU of the trace, where both are published systems. Any other one takes the ratio of the data sheets: of the

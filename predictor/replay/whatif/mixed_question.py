@@ -1,4 +1,4 @@
-"""What ``python -m predictor mixed`` asks: a job on different devices, from traces of the job on each of them."""
+"""Question of ``python -m predictor mixed``: a job on different devices, from traces on each of them."""
 
 from __future__ import annotations
 

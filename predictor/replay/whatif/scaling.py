@@ -1,4 +1,4 @@
-"""Changes that scale or remove what ran: operators, kernels, time of the host, launches, traffic."""
+"""Changes that scale or remove work: operators, kernels, host time, launches, traffic."""
 
 from __future__ import annotations
 

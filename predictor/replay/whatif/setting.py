@@ -1,4 +1,4 @@
-"""What ``--set`` asks for, and what a change answers."""
+"""Settings of ``--set``, and the answer of a change."""
 
 from __future__ import annotations
 

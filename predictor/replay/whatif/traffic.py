@@ -1,4 +1,4 @@
-"""Changes of what connects ranks: the links, the published system that they belong to, the number of ranks."""
+"""Changes of the network: links, the published system they belong to, the number of ranks."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ from predictor.core.step.highest_mfu import mfu_note
 from predictor.core.step.memory import GIB
 from predictor.layout_search.rank import described
 from predictor.training_plan.amounts import spelled
-from predictor.training_plan.choice import cost
 from predictor.training_plan.outcome import Outcome
 from predictor.training_plan.outlook import HIGH, LOW
 from predictor.training_plan.plans import LIKELY, NO_LAYOUT, LeftOut, TrainingPlan
@@ -57,7 +56,7 @@ def answer_lines(outcome: Outcome) -> list[tuple[str, str]]:
         up_to = f"half of the time up to {amount(plan.likely_price)} {file.currency}"
         said.append(("Price", f"{each}; {up_to}{in_budget}"))
     else:
-        said.append(("GPU-hours", f"half of the time up to {amount(cost(plan))}; no price is known"))
+        said.append(("GPU-hours", f"half of the time up to {amount(plan.cost)}; no price is known"))
     return said
 
 
@@ -179,7 +178,7 @@ def _row(outcome: Outcome, plan: TrainingPlan) -> list[str]:
     winner, file = plan.winner, outcome.question.file
     space = plan.answer.space
     on_front = ON_FRONT if outcome.is_on_front(plan) else ""
-    price = cost(plan)
+    price = plan.cost
     currency = "" if plan.likely_price is None else f" {file.currency}"
     spot = " spot" if plan.purchase.is_spot else ""
     precision = f" {plan.case.precision}" if plan.case.precision is not None else ""

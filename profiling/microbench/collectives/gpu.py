@@ -1,4 +1,4 @@
-"""The GPU that collectives run on, as nvidia-smi reports it.
+"""GPU of the collectives, as nvidia-smi reports it.
 
 nccl-tests needs no torch, and a process that opened the GPU would hold memory which the binaries are to fill.
 """

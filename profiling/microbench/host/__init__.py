@@ -1,1 +1,1 @@
-"""Launches of kernels on this host: what one costs, alone and with other ranks, without GPU and profiler."""
+"""Cost of kernel launches on this host, alone and with other ranks, without GPU and profiler."""

@@ -1,4 +1,4 @@
-"""A product beside a copy kernel that holds 4 to 32 SMs: what communication costs the computation beside it, and back.
+"""A product beside a copy kernel that holds 4 to 32 SMs: mutual slowdown of communication and computation.
 
 Two runs per pair, both behind a gate that opens when the host has queued everything. In the first a long copy runs from
 before the first product to after the last: what the products take then is their time beside it. In the second the copy

@@ -1,4 +1,4 @@
-"""Text report of a study: a table per stage, and what was not measured. Reads files only."""
+"""Text report of a study: a table per stage, and the missing measurements. Reads files only."""
 
 from __future__ import annotations
 

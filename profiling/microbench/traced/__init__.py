@@ -1,1 +1,1 @@
-"""Traces of small training runs, and what their operators and casts take in another precision on this device."""
+"""Traces of small training runs, and costs of their operators and casts in another precision on this device."""

@@ -1,4 +1,4 @@
-"""What a recorded run trains, and how: everything that two traces must share to be compared."""
+"""Settings of a recorded run, all of which two traces must share to be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slim a trace of PyTorch's profiler to its steps and to what reading it needs."""
+"""Slim a trace of PyTorch's profiler to its steps and the events that readers need."""
 
 from __future__ import annotations
 

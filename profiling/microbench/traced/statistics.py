@@ -1,4 +1,4 @@
-"""Norms and largest magnitudes of what a model's operators read and of their gradients, over a few training steps.
+"""Norms and largest magnitudes of operators' inputs and their gradients, over a few training steps.
 
 An operator is labelled as in the graph of a traced step: its name and how many of that name ran before it.
 """

@@ -1,4 +1,4 @@
-"""Tables of measured costs, with what measured them."""
+"""Tables of measured costs, with provenance."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from model_training_framework.config.sections import (
     SLURMConfig,
     TrainingConfig,
 )
+from predictor.formats.experiment import processes_per_node
 
 COMMAND = "python train.py --config {config}"
 
@@ -52,3 +53,9 @@ class ExperimentConfig(Section):
         description="what a job runs; {config}, {experiment_dir} and keys such as {training.max_steps} are filled in",
     )
     prediction: PredictionConfig | None = Field(default=None, description="what a prediction needs besides")
+
+    @property
+    def processes_per_node(self) -> int:
+        """Return the training processes of a node, one for each GPU, whatever starts them."""
+        slurm = self.slurm or SLURMConfig()
+        return processes_per_node(slurm.launcher, self.command, slurm.gres, slurm.ntasks_per_node)

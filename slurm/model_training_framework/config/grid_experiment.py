@@ -1,4 +1,4 @@
-"""One experiment of a grid, and what became of it."""
+"""One experiment of a grid, and its outcome."""
 
 from __future__ import annotations
 

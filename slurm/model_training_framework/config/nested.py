@@ -1,4 +1,4 @@
-"""Nested mappings and dotted keys; what comes back never shares a part with what went in."""
+"""Nested mappings and dotted keys; results share no part with their inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of the experiments of a grid, as a table for people."""
+"""Outcomes of a grid's experiments, as a table for people."""
 
 from __future__ import annotations
 

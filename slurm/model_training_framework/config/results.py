@@ -1,4 +1,4 @@
-"""How experiments are executed, and what became of every experiment of a grid."""
+"""Execution modes of a grid, and outcomes of its experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every section is: an immutable pydantic dataclass whose errors are one line, however it is built."""
+"""Base of every section: an immutable pydantic dataclass whose errors are one line, however it is built."""
 
 from __future__ import annotations
 

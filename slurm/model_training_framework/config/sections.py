@@ -121,6 +121,10 @@ class SLURMConfig(Section):
     )
     nodes: Count = Field(default=1, description="nodes")
     ntasks_per_node: Count = Field(default=1, description="processes per node, one for each GPU")
+    launcher: Literal["srun", "torchrun", "mpirun", "none"] = Field(
+        default="srun", description="what starts the processes; none: the command, which runs once per job"
+    )
+    max_restarts: Amount = Field(default=0, description="of a node's processes by torchrun after one failed")
     cpus_per_task: Count | None = Field(default=None, description="CPU cores per process")
     mem: Memory | None = Field(default=None, description='memory per node, such as "32G"')
     gres: Line | None = Field(default=None, description='generic resources per node, such as "gpu:4"')
@@ -131,9 +135,23 @@ class SLURMConfig(Section):
     constraint: Line | None = Field(default=None, description="features that nodes must have")
     modules: list[Line] = Field(default_factory=list, description="environment modules to load")
     container: Line | None = Field(default=None, description="image that the command runs in")
+    container_runtime: Literal["apptainer", "pyxis"] = Field(
+        default="apptainer", description="apptainer exec, or srun --container-image of NVIDIA's Pyxis and Enroot"
+    )
     environment: Environment = Field(default_factory=dict, description="environment variables of the job")
     setup: list[Line] = Field(default_factory=list, description="shell lines before the command")
     requeue: Switch = Field(default=True, description="a preempted job goes back to the queue")
+
+    def __post_init__(self) -> None:
+        """Check what two keys say together."""
+        if self.max_restarts and self.launcher != "torchrun":
+            raise ValueError(
+                f"max_restarts is {self.max_restarts}: only torchrun restarts processes; set launcher to torchrun"
+            )
+        if self.container_runtime == "pyxis" and self.launcher not in ("srun", "torchrun"):
+            raise ValueError(
+                f"container_runtime is pyxis, a plugin of srun, and launcher is {self.launcher}; use apptainer"
+            )
 
 
 @section("logging")
@@ -175,6 +193,9 @@ class PreemptionConfig(Section):
     timeout_minutes: Positive = Field(default=5.0, description="longest time that saving may take")
     grace_period_seconds: Positive = Field(
         default=60.0, description="seconds between the signal and the end of the job"
+    )
+    rank_timeout_seconds: Positive = Field(
+        default=300.0, description="longest that a rank may stand still before the run ends, to be resumed"
     )
     max_preemptions: Amount = Field(default=3, description="requeues after which the job stays down")
 

@@ -1,4 +1,4 @@
-"""An experiment as a question to the predictor: only what changes the answer, so that a grid asks each once."""
+"""An experiment as a question to the predictor, without its irrelevant keys, so that a grid asks each once."""
 
 from __future__ import annotations
 
@@ -84,6 +84,8 @@ def question_of(config: ExperimentConfig, base: Path) -> str:
         values = getattr(config, section)
         if values is not None:
             content[section] = {key: getattr(values, key) for key in keys}
+    if "slurm" in content:
+        content["slurm"]["ntasks_per_node"] = config.processes_per_node
     asked = content.get("prediction", {})
     path, system = asked.get("config"), asked.get("system")
     if isinstance(path, str):

@@ -1,4 +1,4 @@
-"""A job's time limit from the upper bound of its prediction, and margins for what a prediction leaves out."""
+"""A job's time limit: upper bound of its prediction, and margins for unpredicted parts."""
 
 from __future__ import annotations
 

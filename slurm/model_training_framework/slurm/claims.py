@@ -1,4 +1,4 @@
-"""Who runs an experiment: the claims that its jobs make themselves, so that none runs beside another.
+"""Claims of jobs on an experiment, so that none runs beside another.
 
 claim.1, claim.2 … in the experiment's folder; the newest holds until it says when it ended. claim.sh is the same for
 jobs of Slurm, and says more.

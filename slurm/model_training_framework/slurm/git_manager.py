@@ -180,7 +180,7 @@ class GitManager:
         return commit
 
     def worktree(self, commit: str, folder: str | Path) -> Path:
-        """Return a detached worktree at a commit; experiments of the same commit share it.
+        """Return a detached worktree at a commit, with its submodules; experiments of the same commit share it.
 
         A worktree in which somebody edited tracked files is left alone, and a fresh one is made beside it.
 
@@ -204,6 +204,8 @@ class GitManager:
             if not place.exists():
                 self._add_worktree(full, place)
             if self._is_at(place, full):
+                if (place / ".gitmodules").is_file():  # also after a call that was cut off between the two
+                    self._git("submodule", "update", "--init", "--recursive", "--quiet", folder=place)
                 return place / self.repo_path.relative_to(self.root)
             number += 1
 

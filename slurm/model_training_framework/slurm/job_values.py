@@ -1,4 +1,4 @@
-"""What a job script is filled in with: an experiment's configuration as options of sbatch and as shell code."""
+"""Values of a job script: an experiment's configuration as options of sbatch and as shell code."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from model_training_framework.config.fields import AUTO, UNLIMITED, duration_s
 from model_training_framework.slurm.claims import claim_script
 from model_training_framework.slurm.errors import JobSubmissionError
 from model_training_framework.slurm.results import Outlook
+from model_training_framework.slurm.start import launch, launch_here, num_tasks, tasks_per_node
 from predictor.core.base.errors import nearest
 
 FILLED_IN = re.compile(r"(?<![$\{])\{([A-Za-z_][\w.]*)\}")
@@ -60,13 +61,39 @@ def seconds_text(seconds: float) -> str:
     return (f"{days}-" if days else "") + f"{rest // 60:02}:{rest % 60:02}:00"
 
 
-def time_limit(experiment: ExperimentConfig, outlook: Outlook, is_here: bool = False) -> str | None:
+def further_starts(experiment: ExperimentConfig, outlook: Outlook, longest_s: float | None) -> int:
+    """Return how often a job must go on from its checkpoint, since its partition ends jobs before it can be done.
+
+    Args:
+        experiment: only a ``slurm.time_limit`` of ``auto`` is spread over several starts.
+        outlook: upper bound of the run's predicted duration.
+        longest_s: time limit of the partition; None: none.
+
+    Raises:
+        JobSubmissionError: it must, and ``slurm.requeue`` is false, or the limit is within the grace period.
+    """
+    slurm, grace_s = experiment.slurm or SLURMConfig(), experiment.preemption.grace_period_seconds
+    if slurm.time_limit != AUTO or outlook.time_limit_s is None or longest_s is None:
+        return 0
+    if outlook.time_limit_s + grace_s <= longest_s:
+        return 0
+    needed = f"it needs {seconds_text(outlook.time_limit_s + grace_s)} and its partition ends jobs after "
+    if longest_s <= grace_s or not slurm.requeue:
+        way_out = "take another partition" if slurm.requeue else "set slurm.requeue to true, or take another partition"
+        raise JobSubmissionError(f"{needed}{seconds_text(longest_s)}; {way_out}")
+    return math.ceil(outlook.time_limit_s / (longest_s - grace_s)) - 1
+
+
+def time_limit(
+    experiment: ExperimentConfig, outlook: Outlook, is_here: bool = False, longest_s: float | None = None
+) -> str | None:
     """Return the time limit of a job as sbatch --time takes it; None leaves it to the partition.
 
     Args:
         experiment: its ``slurm.time_limit`` may be ``auto``.
         outlook: upper bound of the run's predicted duration, or why there is none.
         is_here: it runs on this machine, where nothing ends it.
+        longest_s: time limit of the partition, beyond which ``auto`` does not go; None: none.
 
     Raises:
         JobSubmissionError: ``auto`` without a prediction, or a limit that leaves no time before the signal.
@@ -75,7 +102,7 @@ def time_limit(experiment: ExperimentConfig, outlook: Outlook, is_here: bool = F
     limit = slurm.time_limit
     if limit == AUTO:
         if outlook.time_limit_s is not None:
-            return seconds_text(outlook.time_limit_s + grace_s)
+            return seconds_text(min(outlook.time_limit_s + grace_s, longest_s or math.inf))
         if is_here:
             return UNLIMITED[0]
         raise JobSubmissionError(
@@ -127,7 +154,7 @@ def options(experiment: ExperimentConfig, place: Place, limit: str | None) -> li
         ("open-mode", "append"),
         ("signal", f"B:USR1@{math.ceil(experiment.preemption.grace_period_seconds)}"),
         ("nodes", slurm.nodes),
-        ("ntasks-per-node", slurm.ntasks_per_node),
+        ("ntasks-per-node", tasks_per_node(experiment)),
         ("cpus-per-task", slurm.cpus_per_task),
         ("mem", slurm.mem),
         ("gres", slurm.gres),
@@ -194,74 +221,16 @@ def setup(slurm: SLURMConfig) -> str:
     return "\n".join([*lines, *slurm.setup])
 
 
-def launch(experiment: ExperimentConfig, place: Place) -> str:
-    """Return shell code that starts the command as a step of its job, in its container if any.
-
-    A step also where there is one task: Slurm tells the steps of a job when its GraceTime begins, and not its script.
-    Source: slurm.conf(5), GraceTime.
-    """
-    slurm = experiment.slurm or SLURMConfig()
-    is_parallel = slurm.nodes * slurm.ntasks_per_node > 1
-    # A signal reaches the whole process group: the trap keeps this shell, so that it can return the command's status.
-    trap = "trap : USR1 TERM"
-    inner = [trap, f": >{shlex.quote(str(place.folder / '.started'))}"]
-    if is_parallel:
-        inner.append("export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS")
-    mark = shlex.quote(str(place.folder / ".done.")) + '"${claim_number:-0}.${SLURM_PROCID:-0}"'
-    inner += ["(", trap, command(experiment, place), ")", "status=$?", f'[ "$status" -ne 0 ] || : >{mark}']
-    inner.append('exit "$status"')
-    words = f"bash -c {shlex.quote(chr(10).join(inner))}"
-    if slurm.container:
-        folders = f"--bind {shlex.quote(str(place.folder))} --bind {shlex.quote(str(place.project))}"
-        words = (
-            f"apptainer exec {folders} --pwd {shlex.quote(str(place.project))} {shlex.quote(slurm.container)} {words}"
-        )
-    # srun takes CPUs per task from its own option only (since Slurm 22.05). The first task that ends leaves the
-    # others the grace period to save.
-    cpus = f" --cpus-per-task={slurm.cpus_per_task}" if slurm.cpus_per_task else ""
-    wait_s = math.ceil(experiment.preemption.grace_period_seconds)
-    step = f"srun --kill-on-bad-exit=0 --wait={wait_s}{cpus} {words}"
-    if not is_parallel:
-        return step
-    # A site whose nodes' names lead to the wrong network sets its own address in slurm.environment.
-    settings = {
-        "MASTER_ADDR": '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"',
-        "MASTER_PORT": "$((20000 + SLURM_JOB_ID % 20000))",
-    }
-    own = [f"{name}={value}" for name, value in settings.items() if name not in slurm.environment]
-    return " ".join([*(["env", *own] if own else []), step])
-
-
 def local_script(experiment: ExperimentConfig, place: Place) -> str:
-    """Return shell code that runs the command on this machine, in as many processes as srun would start.
-
-    Modules and containers belong to the cluster and are left out.
-    """
+    """Return shell code that runs the command on this machine; modules and containers belong to the cluster."""
     slurm = experiment.slurm or SLURMConfig()
-    tasks = slurm.nodes * slurm.ntasks_per_node
     before = setup(SLURMConfig(environment=slurm.environment, setup=slurm.setup))
-    if tasks == 1:
-        return "\n".join([before, "trap : USR1 TERM", command(experiment, place)])
-    inner = shlex.quote(f"trap : USR1 TERM\n{command(experiment, place)}")
-    return f"""\
-{before}
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 20000)) WORLD_SIZE={tasks}
-trap again=1 USR1 TERM
-pids=() status=0
-for rank in {{0..{tasks - 1}}}; do
-    RANK=$rank LOCAL_RANK=$rank bash -c {inner} &
-    pids+=($!)
-done
-for pid in "${{pids[@]}}"; do
-    again=1
-    while [ -n "$again" ]; do again= && wait "$pid"; code=$?; done
-    if [ "$code" -gt "$status" ]; then status=$code; fi
-done
-exit "$status"
-"""
+    return launch_here(experiment, place.folder, before, command(experiment, place))
 
 
-def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit: str | None) -> dict[str, str | None]:
+def values(
+    experiment: ExperimentConfig, place: Place, limit: str | None, commit: str | None, starts: int = 0
+) -> dict[str, str | None]:
     """Return what every placeholder of a template stands for, quoted; None where the configuration says nothing.
 
     Args:
@@ -269,6 +238,7 @@ def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit
         place: where the job runs and writes.
         limit: its time limit, as sbatch takes it.
         commit: that the project folder is checked out at.
+        starts: how often it must go on beyond its time limit, beside the preemptions that it may have.
     """
     slurm = experiment.slurm or SLURMConfig()
     plain: dict[str, object | None] = {
@@ -280,7 +250,8 @@ def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit
         "log_file": place.log,
         "commit": commit,
         "nodes": slurm.nodes,
-        "ntasks_per_node": slurm.ntasks_per_node,
+        "ntasks_per_node": tasks_per_node(experiment),
+        "tasks": num_tasks(experiment),
         "cpus_per_task": slurm.cpus_per_task,
         "mem": slurm.mem,
         "gres": slurm.gres,
@@ -291,7 +262,7 @@ def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit
         "constraint": slurm.constraint,
         "container": slurm.container,
         "requeue": int(slurm.requeue),
-        "max_preemptions": experiment.preemption.max_preemptions,
+        "max_preemptions": experiment.preemption.max_preemptions + starts,
         "grace_period_seconds": math.ceil(experiment.preemption.grace_period_seconds),
     }
     found: dict[str, str | None] = {
@@ -302,5 +273,5 @@ def values(experiment: ExperimentConfig, place: Place, limit: str | None, commit
         "sbatch_options": "\n".join(f"#SBATCH {option}" for option in options(experiment, place, limit)),
         "setup": setup(slurm),
         "command": command(experiment, place),
-        "launch": launch(experiment, place),
+        "launch": launch(experiment, place.folder, place.project, command(experiment, place)),
     }

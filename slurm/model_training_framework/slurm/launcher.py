@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from model_training_framework.config import ExecutionMode, ExperimentConfig
+from model_training_framework.config.fields import AUTO
 from model_training_framework.slurm.commands import PATIENCE_S, Patience, ask
 from model_training_framework.slurm.delivery import (
     Outcome,
@@ -24,7 +25,8 @@ from model_training_framework.slurm.errors import GitOperationError, JobSubmissi
 from model_training_framework.slurm.git_manager import GitManager
 from model_training_framework.slurm.local import cancel_local, is_local
 from model_training_framework.slurm.prepare import Earlier, Source, check_same, earlier, prepare
-from model_training_framework.slurm.queue import setting, show_job
+from model_training_framework.slurm.queue import longest_job_s, setting, show_job
+from model_training_framework.slurm.records import RECORD, exit_status, read_record
 from model_training_framework.slurm.results import BatchSubmissionResult, FailedSubmission, Outlook, Submission
 from model_training_framework.slurm.states import JobStatus
 from model_training_framework.slurm.status import states_of
@@ -194,7 +196,7 @@ class SLURMLauncher:
         Args:
             experiments: the batch.
             execution_mode: SLURM submits; LOCAL runs them here and waits for them; DRY_RUN writes nothing.
-            max_concurrent_jobs: how many may run at once, those of earlier calls counted; without it all, LOCAL one.
+            max_concurrent_jobs: how many may run at once, those of all earlier calls counted; all if absent, LOCAL one.
             force: submit also what is known not to fit.
 
         Raises:
@@ -292,10 +294,22 @@ class SLURMLauncher:
         if self.git_manager is None or not self.output_dir.is_dir():
             return []
         with locked(self.output_dir):
-            names = [path.parent.name for path in self.output_dir.glob("*/submission.json")]
-            jobs = earlier(names, self.output_dir, self.patience).values()
+            jobs = earlier(self._submitted(), self.output_dir, self.patience).values()
             used = [job.record.worktree for job in jobs if job.record.worktree and job.status.is_active]
             return self.git_manager.prune(self.output_dir / WORKTREES, used)
+
+    def _submitted(self) -> set[str]:
+        """Return the names of all experiments in the folder that were ever submitted."""
+        return {path.parent.name for path in self.output_dir.glob(f"*/{RECORD}")}
+
+    def _prune_ended(self, git: GitManager) -> None:
+        """Remove the worktrees of experiments that have all ended, by their own files, without a question to Slurm."""
+        folder = self.output_dir / WORKTREES
+        if not folder.is_dir() or len(list(folder.iterdir())) < 2:
+            return
+        going = [self.output_dir / name for name in self._submitted() if exit_status(self.output_dir / name) is None]
+        records = [record for record in map(read_record, going) if record is not None]
+        git.prune(folder, [record.worktree for record in records if record.worktree])
 
     def _source(self, is_dry: bool) -> Source:
         """Return what jobs run: the project's folder, or a worktree at the commit that is checked out."""
@@ -306,6 +320,7 @@ class SLURMLauncher:
         folder = self.output_dir / WORKTREES
         if is_dry:
             return Source(git.worktree_place(commit, folder), commit)
+        self._prune_ended(git)
         worktree = git.worktree(commit, folder)
         if not worktree.is_dir():
             raise GitOperationError(f"{git.repo_path} is not in commit {commit[:12]}, which jobs run; commit its files")
@@ -319,6 +334,7 @@ class SLURMLauncher:
         outcome: Outcome = dict(refused_names(experiments))
         jobs: list[Job] = []
         source: Source | None = None
+        longest: dict[str | None, float | None] = {}
         for experiment in experiments:
             name = experiment.experiment_name
             if name in outcome:
@@ -336,16 +352,28 @@ class SLURMLauncher:
                 if outlook.refusal and not force and not is_here:
                     raise JobSubmissionError(f"{outlook.refusal}; force=True (--force) submits it all the same")
                 source = source or self._source(mode is ExecutionMode.DRY_RUN)
-                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook, is_here))
+                longest_s = self._longest_s(experiment, longest) if mode is ExecutionMode.SLURM else None
+                jobs.append(prepare(experiment, self.output_dir, self.template, source, outlook, is_here, longest_s))
             except JobSubmissionError as error:
                 outcome[name] = FailedSubmission(name, str(error))
         return jobs, outcome
+
+    def _longest_s(self, experiment: ExperimentConfig, known: dict[str | None, float | None]) -> float | None:
+        """Return the time limit of an experiment's partition, where its own is to be the predicted one."""
+        slurm = experiment.slurm
+        if slurm is None or slurm.time_limit != AUTO:
+            return None
+        if slurm.partition not in known:
+            known[slurm.partition] = longest_job_s(slurm.partition, self.patience)
+        return known[slurm.partition]
 
     def _requests(
         self, jobs: Sequence[Job], limit: int | None, before: Mapping[str, Earlier], is_dry: bool
     ) -> list[Request]:
         if not jobs:
             return []
+        if limit is not None and not is_dry:  # those of other batches in this folder count too
+            before = {**earlier(self._submitted() - before.keys(), self.output_dir, self.patience), **before}
         active = sorted(
             str(job.record.job_id)
             for job in before.values()

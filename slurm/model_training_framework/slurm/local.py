@@ -24,6 +24,7 @@ from model_training_framework.slurm.records import (
     read_record,
     recorded_end,
 )
+from model_training_framework.slurm.start import TRAP
 from model_training_framework.slurm.states import TO_BE_RESUMED, JobStatus, status_of_exit
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,15 @@ HANDLED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 LOCK = "running"  # in a submission's folder, held by the process that runs it
 HELD = ".running"  # in an experiment's folder, held by its command
 CANCELLED = "cancelled"
+# The command's own shell records its success, so that it stands also where the launcher was killed in the meantime.
+RECORD_SUCCESS = """\
+status=$?
+if [ "$status" -eq 0 ]; then
+    echo COMPLETED >"$1/.final_state" && mv -f "$1/.final_state" "$1/final_state"
+    echo 0 >"$1/.exit_code" && mv -f "$1/.exit_code" "$1/exit_code"
+fi
+exit "$status"
+"""
 
 
 @dataclass(slots=True)
@@ -88,7 +98,7 @@ class LocalRun:
         with (self.folder / "logs" / "local.out").open("ab") as log, (self.folder / HELD).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             self.process = subprocess.Popen(
-                ["bash", "-c", self.script],
+                ["bash", "-c", f"{TRAP}\n(\n{self.script}\n)\n{RECORD_SUCCESS}", "bash", str(self.folder)],
                 cwd=self.project,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

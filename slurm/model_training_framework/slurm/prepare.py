@@ -1,9 +1,9 @@
-"""Turn an experiment into what sbatch gets, and tell which experiments of a batch are still to be submitted."""
+"""Turn experiments into sbatch's inputs, and select those of a batch that are still to be submitted."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from model_training_framework.config.files import dumped
 from model_training_framework.slurm.claims import Claim, newest_claim
 from model_training_framework.slurm.commands import Patience
 from model_training_framework.slurm.errors import JobSubmissionError
-from model_training_framework.slurm.job_values import Place, local_script, time_limit, values
+from model_training_framework.slurm.job_values import Place, further_starts, local_script, time_limit, values
 from model_training_framework.slurm.records import (
     SUBMISSIONS,
     SubmissionRecord,
@@ -75,6 +75,7 @@ def prepare(
     source: Source,
     outlook: Outlook,
     is_here: bool = False,
+    longest_s: float | None = None,
 ) -> Job:
     """Return an experiment as a job that is ready to be submitted; nothing is written.
 
@@ -85,14 +86,16 @@ def prepare(
         source: what it runs.
         outlook: what is known of it beforehand.
         is_here: it runs on this machine, not through Slurm.
+        longest_s: time limit of its partition; None: none, or not known.
 
     Raises:
         JobSubmissionError: the configuration and the template do not fit together.
     """
     folder = output_dir / experiment.experiment_name
     place = Place(folder, source.project)
-    limit = time_limit(experiment, outlook, is_here)
-    script = render(*template, values(experiment, place, limit, source.commit))
+    starts = further_starts(experiment, outlook, longest_s)
+    limit = time_limit(experiment, outlook, is_here, longest_s)
+    script = render(*template, values(experiment, place, limit, source.commit, starts))
     record = SubmissionRecord(
         job_id=None,
         submission="",
@@ -128,7 +131,7 @@ def write(job: Job) -> None:
     put(job.folder / "job.sbatch", job.script)
 
 
-def earlier(names: Sequence[str], output_dir: Path, patience: Patience, is_dry: bool = False) -> dict[str, Earlier]:
+def earlier(names: Collection[str], output_dir: Path, patience: Patience, is_dry: bool = False) -> dict[str, Earlier]:
     """Return what earlier calls did with experiments; those never submitted are absent.
 
     Args:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from model_training_framework.config.fields import UNLIMITED, duration_s
 from model_training_framework.slurm.commands import NO_ACCOUNTING, NO_SUCH_JOB, Patience, ask
 from model_training_framework.slurm.errors import SLURMError
 from model_training_framework.slurm.states import JobStatus, parse_state
@@ -181,6 +182,18 @@ def show_job(job_id: str, patience: Patience) -> dict[str, str]:
     answer = ask("scontrol", "show", "job", "--oneliner", job_id, patience=patience, settled=(NO_SUCH_JOB,))
     records = parse_record(answer.output)
     return records[0] if records else {}
+
+
+def longest_job_s(partition: str | None, patience: Patience) -> float | None:
+    """Return the time limit of a partition, or of the default one, in seconds; None where it has none.
+
+    Raises:
+        SLURMError: Slurm did not answer, or has no such partition.
+    """
+    answer = ask("scontrol", "show", "partition", "--oneliner", *([partition] if partition else []), patience=patience)
+    lines = [line for line in answer.output.splitlines() if partition or "Default=YES" in line]
+    found = re.search(r"\bMaxTime=(\S+)", lines[0]) if lines else None
+    return None if found is None or found[1].upper() in UNLIMITED else float(duration_s(found[1]))
 
 
 def setting(name: str, patience: Patience) -> str | None:

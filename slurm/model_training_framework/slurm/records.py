@@ -1,4 +1,4 @@
-"""The files of an experiment's folder: what was submitted, and how its command ended.
+"""Files of an experiment's folder: its submission, and the end of its command.
 
 <output_dir>/<experiment_name>/
     config.yaml       the whole configuration

@@ -1,4 +1,4 @@
-"""What became of the experiments that were submitted."""
+"""Outcomes of submitted experiments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States of a job, as squeue and sacct name them, and what they mean to whoever waits for it."""
+"""States of a job, as squeue and sacct name them, and their meaning to a waiting launcher."""
 
 from __future__ import annotations
 

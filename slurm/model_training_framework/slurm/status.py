@@ -1,4 +1,4 @@
-"""The state of jobs, from everything that knows: Slurm's queue, the jobs' own files, accounting."""
+"""State of jobs, from Slurm's queue, the jobs' own files and accounting."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Callbacks: what a user does at the joints of a run."""
+"""Callbacks: user code at the joints of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from model_training_framework.trainer.errors import CheckpointError
@@ -30,6 +30,12 @@ class TrainingCallback:
     def on_epoch_end(self, trainer: TrainerView, epoch: int, logs: dict[str, Any]) -> None:
         """Called at the end of each epoch."""
 
+    def on_batch_fetch(self, trainer: TrainerView) -> None:
+        """Called before a batch is taken from the loader."""
+
+    def on_batch_fetched(self, trainer: TrainerView, batch: Any) -> None:
+        """Called with each batch as the loader gave it, before ``on_batch_start``."""
+
     def on_batch_start(self, trainer: TrainerView, batch_idx: int) -> None:
         """Called at the start of each batch."""
 
@@ -39,6 +45,9 @@ class TrainingCallback:
     def on_phase(self, trainer: TrainerView, phase: TrainerPhase) -> None:
         """Called when a phase of a batch begins."""
 
+    def on_before_backward(self, trainer: TrainerView, loss: Any) -> None:
+        """Called with a batch's loss before its backward pass."""
+
     def on_step_end(self, trainer: TrainerView, global_step: int) -> None:
         """Called after each optimizer step."""
 
@@ -47,6 +56,12 @@ class TrainingCallback:
 
     def on_checkpoint(self, trainer: TrainerView, global_step: int) -> None:
         """Called before a checkpoint is written."""
+
+    def on_checkpoint_end(self, trainer: TrainerView, global_step: int) -> None:
+        """Called after a checkpoint was written, or could not be."""
+
+    def on_failure(self, trainer: TrainerView, error: BaseException) -> None:
+        """Called when an error or a preemption (SystemExit) ends training, in place of ``on_training_end``."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of it: tensors, numbers, text and containers of them."""
@@ -68,6 +83,10 @@ class CallbackList:
         """Append a callback."""
         self._callbacks.append(callback)
         self._hooks.clear()
+
+    def __iter__(self) -> Iterator[TrainingCallback]:
+        """Yield them in order."""
+        return iter(self._callbacks)
 
     def overriding(self, hook: str) -> list[Callable[..., None]]:
         """Return the methods that stand for a hook."""

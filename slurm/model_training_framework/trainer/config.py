@@ -1,4 +1,4 @@
-"""What a trainer is told, apart from the model and its data."""
+"""Configuration of a trainer, apart from the model and its data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ AT_LEAST_ONE = (
     "max_epochs", "max_steps", "gradient_accumulation_steps", "num_nodes", "save_every_n_steps", "save_every_n_epochs",
     "validate_every_n_steps", "validate_every_n_epochs", "log_every_n_steps",
 )  # fmt: skip
-ABOVE_ZERO = ("max_grad_norm", "save_every_n_minutes", "checkpoint_timeout_seconds", "grace_period_seconds")
+ABOVE_ZERO = (
+    "max_grad_norm", "save_every_n_minutes", "checkpoint_timeout_seconds", "grace_period_seconds",
+    "rank_timeout_seconds",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,13 @@ class GenericTrainerConfig:
         validate_every_n_epochs: validate at the end of every so many epochs; None: at the end of training alone.
         checkpoint_timeout_seconds: how long a rank waits for the others in a checkpoint.
         grace_period_seconds: from a signal to the end of the job.
+        rank_timeout_seconds: how long a rank may stay in one phase of a batch, six times as long before its first step;
+            then the run ends with status 75, and says which rank held it up, and where.
         log_every_n_steps: steps between two writes to logs; every step has its line all the same.
         progress_bar: on a terminal.
         tensorboard: write event files to experiment_dir/tensorboard.
         wandb: arguments of wandb.init; None: Weights & Biases is not used.
+        health: write health/rank-00000.jsonl for every rank, which ``predictor watch`` reads.
         description: the experiment's configuration, for records.
     """
 
@@ -82,10 +88,12 @@ class GenericTrainerConfig:
     validate_every_n_epochs: int | None = 1
     checkpoint_timeout_seconds: float = 300.0
     grace_period_seconds: float = 60.0
+    rank_timeout_seconds: float = 300.0
     log_every_n_steps: int = 10
     progress_bar: bool = True
     tensorboard: bool = False
     wandb: dict[str, Any] | None = None
+    health: bool = True
     description: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -148,7 +156,7 @@ class GenericTrainerConfig:
             "max_steps": training.max_steps,
             "gradient_accumulation_steps": training.gradient_accumulation_steps,
             "max_grad_norm": training.max_grad_norm,
-            "devices": slurm.ntasks_per_node if slurm else "auto",
+            "devices": config.processes_per_node if slurm else "auto",
             "num_nodes": slurm.nodes if slurm else 1,
             "precision": PRECISIONS[training.precision],
             "strategy": "fsdp" if training.zero_stage else "auto",
@@ -165,6 +173,7 @@ class GenericTrainerConfig:
             "mode": saving.mode,
             "checkpoint_timeout_seconds": 60.0 * config.preemption.timeout_minutes,
             "grace_period_seconds": config.preemption.grace_period_seconds,
+            "rank_timeout_seconds": config.preemption.rank_timeout_seconds,
             "log_every_n_steps": logging.log_every_n_steps,
             "tensorboard": logging.use_tensorboard,
             "wandb": _wandb(config) if logging.use_wandb else None,

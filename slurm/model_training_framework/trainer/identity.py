@@ -1,4 +1,4 @@
-"""What decides the steps of a run, by name: kept in its checkpoints, compared when it goes on, and taken over anew."""
+"""Identity of a run: settings that decide its steps, stored in checkpoints and compared when it goes on."""
 
 from __future__ import annotations
 

@@ -19,11 +19,12 @@ import torch
 from model_training_framework.trainer.callbacks import CallbackList
 from model_training_framework.trainer.config import GenericTrainerConfig
 from model_training_framework.trainer.data import EpochData
+from model_training_framework.trainer.hang_guard import HangGuard
 from model_training_framework.trainer.ranks import Ranks
 from model_training_framework.trainer.reporting import Reporter
 from model_training_framework.trainer.rng import capture_rng, derive_seed, restore_rng, seed_all
 from model_training_framework.trainer.state import ResumeState, TrainerPhase, TrainMicroState, ValMicroState
-from model_training_framework.trainer.steps import batch_size, checked_result
+from model_training_framework.trainer.steps import batch_size, checked_result, is_scalar, takes_metric
 
 END = object()
 
@@ -42,6 +43,7 @@ class TrainingLoop(ABC):
     callbacks: CallbackList
     ranks: Ranks
     reporter: Reporter
+    hang_guard: HangGuard
     seed: int
     train_data: EpochData
     val_data: EpochData | None
@@ -55,6 +57,7 @@ class TrainingLoop(ABC):
         self._validated_step = -1
         self._is_stopping = False
         self._is_safe = False
+        self.last_loss: Any = None
         self._started = self._val_started = time.perf_counter()
         self._do: dict[TrainerPhase, Callable[[], None]] = {
             TrainerPhase.INIT: self._start,
@@ -70,6 +73,11 @@ class TrainingLoop(ABC):
     def data_rank(self) -> int:
         """Return which share of the samples this rank gets: ranks that compute one model together get the same."""
         return self.ranks.rank
+
+    @property
+    def num_data_ranks(self) -> int:
+        """Return over how many ranks the samples of a step are shared out."""
+        return self.ranks.world_size
 
     @property
     def random_rank(self) -> int:
@@ -118,6 +126,7 @@ class TrainingLoop(ABC):
         try:
             while state.phase is not TrainerPhase.TRAINING_COMPLETE:
                 self._is_safe = True
+                self.hang_guard.passed(state.phase.name)
                 self.at_safe_point()
                 self._is_safe = False
                 self._do[state.phase]()
@@ -143,6 +152,7 @@ class TrainingLoop(ABC):
 
     def _enter(self, phase: TrainerPhase) -> None:
         self.state.phase = phase
+        self.hang_guard.passed(phase.name)
         for hook in self.callbacks.overriding("on_phase"):
             hook(self, phase)
 
@@ -166,7 +176,8 @@ class TrainingLoop(ABC):
     def _hook(self, name: str, *args: Any) -> None:
         """Call a hook outside of a batch, where a checkpoint may be taken."""
         self._is_safe = True
-        self.callbacks.call(name, self, *args)
+        with self.hang_guard.paused():
+            self.callbacks.call(name, self, *args)
         self._is_safe = False
 
     def _window(self) -> int:
@@ -182,10 +193,14 @@ class TrainingLoop(ABC):
             self._started = time.perf_counter()
         if self._batches is None:
             self._batches = iter(self.train_data.batches(self.state.epoch, train.batch_idx))
+        for hook in self.callbacks.overriding("on_batch_fetch"):
+            hook(self)
         batch = next(self._batches, END)
         if batch is END:
             self._end_of_batches()
             return
+        for hook in self.callbacks.overriding("on_batch_fetched"):
+            hook(self, batch)
         for hook in self.callbacks.overriding("on_batch_start"):
             hook(self, train.batch_idx)
         window = self._window()
@@ -198,7 +213,7 @@ class TrainingLoop(ABC):
         loss = result["loss"].detach()
         train.loss_sum = loss if train.loss_sum is None else train.loss_sum + loss
         if self.callbacks.overriding("on_batch_end"):
-            train.logs = {name: value for name, value in result.items() if _is_scalar(value)} | {"loss": loss}
+            train.logs = {name: value for name, value in result.items() if is_scalar(value)} | {"loss": loss}
         train.batch_idx += 1
         train.micro_step += 1
         if is_last:
@@ -237,15 +252,13 @@ class TrainingLoop(ABC):
         self._enter(TrainerPhase.TRAIN_BATCH_OPTIM_STEP)
         lr = float(self.optimizer.param_groups[0]["lr"])
         self.update()
-        if (
-            self.scheduler is not None
-            and self.config.scheduler_interval == "step"
-            and not _takes_metric(self.scheduler)
-        ):
+        if self.scheduler is not None and self.config.scheduler_interval == "step" and not takes_metric(self.scheduler):
             self.scheduler.step()
         state.global_step += 1
+        self.hang_guard.stepped()
         loss = train.loss_sum if train.micro_step == 1 else train.loss_sum / train.micro_step
         train.micro_step, train.loss_sum = 0, None
+        self.last_loss = loss
         self.reporter.step(state, loss, lr, time.perf_counter() - self._started)
         for hook in self.callbacks.overriding("on_step_end"):
             hook(self, state.global_step)
@@ -314,7 +327,7 @@ class TrainingLoop(ABC):
             result = checked_result(self.validation_step(batch, val.batch_idx), "validation_step")
         samples = 0 if is_over else self.validation_weight(batch)
         for name, value in result.items():
-            if _is_scalar(value):
+            if is_scalar(value):
                 mean = torch.as_tensor(value).detach().reshape(()).to("cpu", torch.float64)
                 summed = mean * samples if samples else torch.zeros_like(mean)  # the mean over nothing may be NaN
                 val.sums[name] = val.sums[name] + summed if name in val.sums else summed
@@ -368,17 +381,9 @@ class TrainingLoop(ABC):
             self.save_if_due(is_epoch_end=True)
 
     def _step_scheduler(self) -> None:
-        if _takes_metric(self.scheduler):
+        if takes_metric(self.scheduler):
             monitor = self.config.monitor or "val_loss"
             if monitor in self.metrics:
                 self.scheduler.step(self.metrics[monitor])
         elif self.config.scheduler_interval == "epoch":
             self.scheduler.step()
-
-
-def _takes_metric(scheduler: Any) -> bool:
-    return isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)

@@ -1,22 +1,20 @@
-"""Options of the command lines that run a configuration for some steps and record them."""
+"""Command lines that run a configuration for some steps and record them."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from predictor.core.base.command_line import Parser
+from model_training_framework.trainer.errors import TrainerError
+from predictor.core.base.command_line import Parser, progress
 
+BAD_INPUT, FAILED = 2, 1
 SMALLEST = {"steps": 1, "warm_up": 0, "profiled": 0, "threads": 1}
 
 
-def measure_parser(program: str, config: str) -> Parser:
-    """Return the command line of one launch.
-
-    Args:
-        program: as it is called.
-        config: what the configuration is.
-    """
+def _parser(program: str, config: str) -> Parser:
+    """Return the command line of one launch."""
     parser = Parser(prog=program, description="Run some training steps and record them.")
     parser.add_argument("config", type=Path, help=config)
     parser.add_argument("--out", type=Path, required=True, help="folder of the record, step_records below it")
@@ -28,10 +26,43 @@ def measure_parser(program: str, config: str) -> Parser:
     return parser
 
 
-def option_out_of_range(arguments: argparse.Namespace) -> str | None:
+def _out_of_range(arguments: argparse.Namespace) -> str | None:
     """Return what is wrong with the numbers, in one line; None where nothing is."""
     for name, least in SMALLEST.items():
         value = getattr(arguments, name)
         if value < least:
             return f"--{name.replace('_', '-')} is {value}; it must be at least {least}"
     return None
+
+
+def record_steps(
+    program: str,
+    config: str,
+    measure: Callable[[argparse.Namespace], None],
+    refused: type[Exception],
+    arguments: Sequence[str] | None,
+) -> int:
+    """Run a command line and return its exit code.
+
+    Args:
+        program: as it is called.
+        config: help on the configuration.
+        measure: runs and records.
+        refused: error of a configuration that cannot run.
+        arguments: those of the process if None.
+    """
+    given = _parser(program, config).parse_args(arguments)
+    try:
+        if (wrong := _out_of_range(given)) is not None:
+            raise refused(wrong)
+        import torch
+
+        torch.set_num_threads(given.threads)
+        measure(given)
+    except refused as error:
+        progress(f"error: {error}")
+        return BAD_INPUT
+    except TrainerError as error:
+        progress(f"error: {error}")
+        return FAILED
+    return 0

@@ -1,4 +1,4 @@
-"""Time steps as StepRecorder does, then profile some more and record what each operator of them took."""
+"""Time steps as StepRecorder does, then profile some more and record every operator of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What ranks agree on beside the training itself: over gloo on the host, so that no device waits for it."""
+"""Agreement of ranks beside the training itself: over gloo on the host, so that no device waits for it."""
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,11 @@ from model_training_framework.trainer.errors import CheckpointTimeoutError
 
 
 class Ranks:
-    """All ranks of a run; with one rank nothing is sent."""
+    """All ranks of a run; with one rank nothing is sent.
+
+    Attributes:
+        waited_s: for others in ``any_of`` and ``sum``, since the beginning, in seconds.
+    """
 
     def __init__(self, rank: int, world_size: int, timeout_s: float) -> None:
         """Make two groups of all ranks, one for flags and one for checkpoints.
@@ -24,6 +29,7 @@ class Ranks:
         """
         self.rank = rank
         self.world_size = world_size
+        self.waited_s = 0.0
         self._timeout_s = timeout_s
         self._flags: Any = None
         self._group: Any = None
@@ -54,7 +60,9 @@ class Ranks:
         pending, self._pending = self._pending, (work, values)
         if pending is None:
             return (False,) * len(flags)
+        began = time.perf_counter()
         pending[0].wait()
+        self.waited_s += time.perf_counter() - began
         return tuple(bool(flag) for flag in pending[1].tolist())
 
     def settle(self) -> None:
@@ -96,7 +104,9 @@ class Ranks:
     def sum(self, values: Any) -> Any:
         """Return a host tensor summed over ranks."""
         if self._group is not None:
+            began = time.perf_counter()
             distributed.all_reduce(values, group=self._flags)
+            self.waited_s += time.perf_counter() - began
         return values
 
     def _late(self, what: str, error: RuntimeError) -> CheckpointTimeoutError:

@@ -1,4 +1,4 @@
-"""What a run says of its steps: losses stay on the device until some are written together."""
+"""Reports of steps: losses stay on the device until some are written together."""
 
 from __future__ import annotations
 

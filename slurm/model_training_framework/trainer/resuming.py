@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of a trainer, and how it is put back in place."""
+"""Checkpoint content of a trainer, and its restoration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers: states that can be stored, and seeds that depend on nothing but what they are for."""
+"""Random numbers: states that can be stored, and seeds derived from their purpose alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run stands: phases, and the state from which it goes on as if it had never stopped."""
+"""State of a run: phases, and the numbers from which it resumes as if it had never stopped."""
 
 from __future__ import annotations
 

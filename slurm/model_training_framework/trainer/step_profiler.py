@@ -1,4 +1,4 @@
-"""Profile steps, and say what each operator and collective of them took."""
+"""Profile steps: durations of every operator and collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks of the parts of steps as they run, and what they become: spans, samples and provenance.
+"""Time marks of the parts of steps, and the spans, samples and provenance made from them.
 
 Whoever runs steps marks where each part begins; on a GPU times come from its events, so that the host does not wait.
 """
@@ -10,7 +10,6 @@ import platform
 import re
 import socket
 import subprocess
-import time
 from datetime import UTC, datetime
 from hashlib import sha256
 from itertools import pairwise
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from model_training_framework.health.marks import Marks
 from model_training_framework.trainer.checkpoint import versions
 from predictor.core.timeline.pipeline import Stream
 from predictor.core.timeline.spans import Span
@@ -86,13 +86,12 @@ class RunFacts(NamedTuple):
     description: dict[str, Any]
 
 
-class StepTimer:
-    """Takes the marks of one step after another and keeps those of timed steps."""
+class StepTimer(Marks):
+    """Marks of steps, of which those that are timed are kept."""
 
     def __init__(self, is_gpu: bool = False) -> None:
         """Choose the clock."""
-        self.is_gpu = is_gpu
-        self.marks: list[tuple[str, Any]] = []
+        super().__init__(is_gpu)
         self._timed: list[list[tuple[str, Any]]] = []
 
     @property
@@ -100,26 +99,9 @@ class StepTimer:
         """Return the number of steps that are kept."""
         return len(self._timed)
 
-    def mark(self, part: str) -> None:
-        """Note that a part begins."""
-        if self.is_gpu:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self.marks.append((part, event))
-        else:
-            self.marks.append((part, time.perf_counter_ns()))
-
-    def take(self) -> list[tuple[str, Any]]:
-        """Return the marks of the step that ends with the last, which begins the next."""
-        marks, self.marks = self.marks, self.marks[-1:]
-        return marks
-
     def keep(self, marks: list[tuple[str, Any]]) -> None:
         """Keep a step that was taken."""
         self._timed.append(marks)
-
-    def _us(self, begin: Any, end: Any) -> float:
-        return 1e3 * float(begin.elapsed_time(end)) if self.is_gpu else (end - begin) / 1e3
 
     def _spans(self, marks: list[tuple[str, Any]], rank: int) -> list[Span]:
         """Return a step's parts."""
@@ -129,7 +111,7 @@ class StepTimer:
         for (part, begin), (_, end) in pairwise(marks):
             micro_batch += part == FORWARD
             details = {"pass": part, "micro_batch": max(0, micro_batch + (part == DATA)), "chunk": 0}
-            times = (self._us(start, begin), self._us(start, end))
+            times = (self.us(start, begin), self.us(start, end))
             spans.append(Span(part, rank, STREAMS[part], *times, category=part, details=details))
         return spans
 

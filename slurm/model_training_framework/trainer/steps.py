@@ -1,4 +1,4 @@
-"""The default of a training step: a loss where it is plain which, and otherwise what to override."""
+"""Default training step: a loss where the model returns one, otherwise the method to override."""
 
 from __future__ import annotations
 
@@ -73,3 +73,13 @@ def _kind(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return f"{type(value).__name__} of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
+
+
+def takes_metric(scheduler: Any) -> bool:
+    """Return whether a scheduler steps on a metric."""
+    return isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+
+
+def is_scalar(value: Any) -> bool:
+    """Return whether a value is one number."""
+    return isinstance(value, int | float) or (isinstance(value, torch.Tensor) and value.numel() == 1)

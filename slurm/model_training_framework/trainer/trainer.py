@@ -24,6 +24,8 @@ from model_training_framework.trainer.errors import (
     TrainerError,
 )
 from model_training_framework.trainer.folder_lock import held
+from model_training_framework.trainer.hang_guard import HangGuard
+from model_training_framework.trainer.health_callback import HealthCallback
 from model_training_framework.trainer.identity import Given, identity_of
 from model_training_framework.trainer.loggers import ScalarLogger
 from model_training_framework.trainer.preemption import EXIT_RESUMABLE, PreemptionGuard
@@ -121,6 +123,8 @@ class GenericTrainer(Resuming):
         result = checked_result(self.training_step(batch, batch_idx), "training_step")
         self._enter(TrainerPhase.TRAIN_BATCH_BACKWARD)
         loss = result["loss"]
+        for hook in self.callbacks.overriding("on_before_backward"):
+            hook(self, loss)
         self.fabric.backward(loss if share == 1.0 else loss * share)
         return result
 
@@ -158,8 +162,13 @@ class GenericTrainer(Resuming):
         with self._guard, reproducible(config.deterministic, config.benchmark):
             self.fabric.launch()
             self.ranks = Ranks(self.fabric.global_rank, self.fabric.world_size, config.checkpoint_timeout_seconds)
-            with self._holding_folders():
+            self.hang_guard = HangGuard(
+                self.ranks, config.rank_timeout_seconds, config.grace_period_seconds, config.experiment_dir
+            )
+            with self._holding_folders(), self.hang_guard:
                 self._given = Given.of(optimizer, scheduler)
+                if self.config.health and not any(isinstance(one, HealthCallback) for one in self.callbacks):
+                    self.add_callback(HealthCallback())  # the last, so that the others keep their places
                 self._set_up(model, optimizer, scheduler)
                 self._identity = {
                     **identity_of(config, self._given, optimizer, scheduler, train_loader, is_sharding(self.fabric)),
@@ -181,6 +190,9 @@ class GenericTrainer(Resuming):
                 self._hook("on_training_start")
             self.run_phases()
             self._finish()
+        except BaseException as error:
+            self.callbacks.call("on_failure", self, error)
+            raise
         finally:
             self.reporter.close()
         self.ranks.settle()
@@ -301,10 +313,11 @@ class GenericTrainer(Resuming):
         state = self.state
         state.rng, state.timestamp = capture_rng(), time.time()
         try:
-            with self._holding_folders(), preserved_rng():
+            with self._holding_folders(), preserved_rng(), self.hang_guard.paused():
                 path = self._save(self._checkpointer, emergency)
         finally:
             state.rng = None
+            self.callbacks.call("on_checkpoint_end", self, state.global_step)
         self._last_saved = (state.global_step, state.phase)
         log.info("saved %s", path)
         return path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.__main__ import PROGRAM, main, parser_with_commands
+from predictor.__main__ import COMMANDS, PROGRAM, main, parser_with_commands
 from predictor.commands.completion import COMPLETED, SHELLS
 from predictor.core.base.bundled import examples, systems
 from predictor.core.schema.presets import preset_names
@@ -66,11 +66,12 @@ def test_bash_knows_the_command_behind_options_of_every_command(scripts: dict[st
 
 @pytest.mark.skipif(BASH is None, reason="no bash")
 def test_bash_offers_every_command_and_every_option(scripts: dict[str, Path]) -> None:
-    parser, commands = parser_with_commands()
-    assert offered(scripts["bash"], "") >= set(commands)
+    parser = parser_with_commands(COMMANDS)
+    assert offered(scripts["bash"], "") >= set(COMMANDS)
     assert offered(scripts["bash"], "com") == {"compare", "completion"}
     choices = next(action.choices for action in parser._actions if action.dest == "command")
     assert isinstance(choices, dict)
+    assert list(choices) == list(COMMANDS)
     for name, command in choices.items():
         expected = {flag for action in command._actions for flag in action.option_strings}
         assert offered(scripts["bash"], name, "-") == expected, name

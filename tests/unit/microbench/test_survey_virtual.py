@@ -79,7 +79,7 @@ def test_in_virtual_time_a_survey_ends_in_time_with_good_rows_of_every_operator(
         monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=gpu.clock))
         monkeypatch.setattr("microbench.system.PRODUCT_SIZES", {"cuda": (64,)})
         monkeypatch.setattr("microbench.system.memory_bandwidth_gb_per_s", lambda device: 4000.0)
-        monkeypatch.setattr("microbench.sustained.SIZE", 64)
+        monkeypatch.setattr("microbench.system.SIZE", 64)
         planned = stages(results, ROOT, str(tmp_path / "sweep.yaml"), "bf16", ("bf16",))
         said: list[str] = []
         ended = survey(planned, minutes, Virtual(gpu), results / SUMMARY, said.append)

@@ -9,6 +9,17 @@ from typing import Any
 
 import pytest
 
+from predictor.core.base.wire import (
+    SCALARS,
+    FieldValue,
+    WireError,
+    delimited,
+    encode_field,
+    encode_message,
+    fields,
+    read_varint,
+    varint,
+)
 from predictor.replay.files.chakra_file import (
     KINDS,
     SCHEMA,
@@ -22,17 +33,6 @@ from predictor.replay.files.chakra_file import (
     write_chakra_file,
 )
 from predictor.replay.files.record_model import RecordError
-from predictor.replay.files.wire import (
-    SCALARS,
-    FieldValue,
-    WireError,
-    delimited,
-    encode_field,
-    encode_message,
-    fields,
-    read_varint,
-    varint,
-)
 
 # Of every kind of attribute: its limits and what lies between.
 VALUES: dict[str, tuple[FieldValue, ...]] = {

@@ -17,7 +17,6 @@ from predictor.core.predict.check import Limits
 from predictor.layout_search import answer
 from predictor.training_plan import plans
 from predictor.training_plan.check import check_plan
-from predictor.training_plan.choice import cost
 from predictor.training_plan.interface import PlanResult, plan
 from predictor.training_plan.report.words import percent
 from predictor.training_plan.work import ramp_up_steps
@@ -36,7 +35,7 @@ def test_the_cheapest_that_keeps_the_deadline_is_chosen() -> None:
     every = tiny(systems={"H100": {"gpus": [8, 16, 32], "price_per_gpu_hour": 2.0}})
     by_size = {each.case.num_gpus: each for each in every.plans}
     assert by_size[8].hours > by_size[16].hours > by_size[32].hours
-    assert every.chosen.case.num_gpus == min(by_size, key=lambda size: cost(by_size[size]))
+    assert every.chosen.case.num_gpus == min(by_size, key=lambda size: by_size[size].cost)
     days = (by_size[16].hours + by_size[8].hours) / 48.0
     sooner = tiny(systems={"H100": {"gpus": [8, 16, 32], "price_per_gpu_hour": 2.0}}, deadline=days, probability=0.5)
     assert sooner.chosen.case.num_gpus == 16

@@ -1,4 +1,4 @@
-"""What the records of a Norm file hold, before and after they are decoded."""
+"""Records of a Norm file, before and after decoding."""
 
 from __future__ import annotations
 

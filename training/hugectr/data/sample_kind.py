@@ -1,4 +1,4 @@
-"""What a configuration's samples are drawn from: the keys of each slot and how many of them a sample has."""
+"""Distribution of a configuration's samples: the keys of each slot and how many of them a sample has."""
 
 from __future__ import annotations
 

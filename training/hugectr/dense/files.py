@@ -1,4 +1,4 @@
-"""Files of the dense network, as HugeCTR's: raw float32 in the order of the layers, and JSON for what is not trained.
+"""Files of the dense network, as HugeCTR's: raw float32 in the order of the layers, JSON for untrained values.
 
 Beside the weights' file lies ``<file>.ntp.json`` with the running values of batch normalisation, and beside the
 optimizer states' file ``<file>.json`` with the number of steps, which Adam needs to go on and HugeCTR's format lacks.

@@ -1,4 +1,4 @@
-"""Losses: of this rank's samples, as shares of the mean over the global batch; and what they predict.
+"""Losses of this rank's samples, as shares of the mean over the global batch; and predictions.
 
 Source: HugeCTR v3.0, loss.cu.
 """

@@ -1,4 +1,4 @@
-"""What all dense modules share."""
+"""Base of all dense modules."""
 
 from __future__ import annotations
 

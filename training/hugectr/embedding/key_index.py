@@ -1,4 +1,4 @@
-"""Which row holds a key: an index from arbitrary 64-bit keys to consecutive row numbers.
+"""Index from arbitrary 64-bit keys to consecutive row numbers.
 
 While keys are small, a dense array of row numbers indexed by key answers with one gather. Otherwise an open-addressing
 hash table with linear probing does, whose probes run for all keys of a batch at once.

@@ -1,4 +1,4 @@
-"""Rows as records: what moves between a table, its files and the rows that are not loaded."""
+"""Rows as records: the form in which a table, its files and unloaded rows exchange them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of an embedding table that one rank holds."""
+"""One rank's shard of an embedding table."""
 
 from __future__ import annotations
 

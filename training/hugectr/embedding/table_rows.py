@@ -1,4 +1,4 @@
-"""Where the keys of one table lie among the rows of a store."""
+"""Positions of one table's keys among the rows of a store."""
 
 from __future__ import annotations
 

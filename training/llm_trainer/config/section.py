@@ -1,4 +1,4 @@
-"""What the three configurations share: dictionaries, files and the rules of their fields."""
+"""Base of the three configurations: dictionaries, files and the rules of their fields."""
 
 from __future__ import annotations
 

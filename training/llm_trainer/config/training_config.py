@@ -1,4 +1,4 @@
-"""How a model is trained: batch, learning rate, precision, checkpoints, and the layout over ranks."""
+"""Training configuration: batch, learning rate, precision, checkpoints, and the layout over ranks."""
 
 from __future__ import annotations
 

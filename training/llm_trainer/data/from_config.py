@@ -1,4 +1,4 @@
-"""What a DataConfig means: its texts, and the samples of a tokenizer."""
+"""Data sets of a DataConfig: its texts, and samples by a tokenizer."""
 
 from __future__ import annotations
 

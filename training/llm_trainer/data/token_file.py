@@ -1,4 +1,4 @@
-"""Texts tokenised once: a file of tokens that is mapped into memory, and a JSON file that says what they are.
+"""Texts tokenised once: a memory-mapped file of tokens, and a JSON file that describes them.
 
 The JSON file is written last and names the file of tokens, so that whoever is killed while building leaves the old
 pair, or none. Tokens of documents stand one after another, each between begin and end token.

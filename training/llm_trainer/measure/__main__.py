@@ -7,18 +7,10 @@ import os
 import sys
 
 from llm_trainer.exceptions import LLMTrainerError, ModelConfigurationError
-from model_training_framework.trainer import TrainerError
-from model_training_framework.trainer.measure_options import measure_parser, option_out_of_range
-from predictor.core.base.command_line import progress
+from model_training_framework.trainer.measure_options import record_steps
 
 PROGRAM = "python -m llm_trainer.measure"
 CONFIG = "configuration in the predictor's full form, with or without system"
-BAD_INPUT, FAILED = 2, 1
-
-
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the command line's arguments."""
-    return measure_parser(PROGRAM, CONFIG).parse_args(arguments)
 
 
 def measure(arguments: argparse.Namespace) -> None:
@@ -33,10 +25,6 @@ def measure(arguments: argparse.Namespace) -> None:
     from llm_trainer.measure.run import run_and_record
     from model_training_framework.trainer.operator_recorder import OperatorRecorder
 
-    wrong = option_out_of_range(arguments)
-    if wrong is not None:
-        raise ModelConfigurationError(wrong)
-    torch.set_num_threads(arguments.threads)
     config = read_measured_config(arguments.config)
     is_on_cpu = arguments.device == "cpu" or not torch.cuda.is_available()
     if config.run.precision == "fp16" and is_on_cpu:
@@ -55,15 +43,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line."""
-    try:
-        measure(parse(arguments))
-    except LLMTrainerError as error:
-        progress(f"error: {error}")
-        return BAD_INPUT
-    except TrainerError as error:
-        progress(f"error: {error}")
-        return FAILED
-    return 0
+    return record_steps(PROGRAM, CONFIG, measure, LLMTrainerError, arguments)
 
 
 if __name__ == "__main__":

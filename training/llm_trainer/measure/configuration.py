@@ -1,4 +1,4 @@
-"""The trainer's configuration of a predictor's run: the way back from what predictor/formats reads."""
+"""The trainer's configuration of a predictor's run: the inverse of the reader in predictor/formats."""
 
 from __future__ import annotations
 

@@ -66,6 +66,7 @@ def run_and_record(
             deterministic=False,
             resume=False,
             progress_bar=False,
+            health=False,
             log_every_n_steps=recorder.num_steps,
             description=description,
         )

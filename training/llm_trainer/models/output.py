@@ -1,4 +1,4 @@
-"""What a language model returns."""
+"""Output of a language model."""
 
 from __future__ import annotations
 

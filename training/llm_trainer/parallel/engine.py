@@ -94,6 +94,11 @@ class ParallelEngine(Engine):
         return int(self.random_rank % self.layout.data_parallel_size)
 
     @property
+    def num_data_ranks(self) -> int:
+        """Return over how many ranks the samples of a step are shared out."""
+        return self.layout.data_parallel_size
+
+    @property
     def random_rank(self) -> int:
         """Return which random numbers training draws: tensor ranks draw alike."""
         return self.ranks.rank // self.layout.tensor_parallel_size

@@ -1,4 +1,4 @@
-"""Which rank holds what: the mesh of pipeline, data and tensor ranks, and the rules that a layout keeps.
+"""Mesh of pipeline, data and tensor ranks, and the rules of a layout.
 
 Needs no torch until a mesh is made.
 """

@@ -1,4 +1,4 @@
-"""The pipeline axis: consecutive layers on each rank, and schedules that pass micro-batches through them.
+"""Pipeline axis: consecutive layers on each rank, and schedules that pass micro-batches through them.
 
 Schedules are torch.distributed.pipelining's, in the very orders of predictor.core.timeline.schedules, as a test shows:
 ``Schedule1F1B``, ``ScheduleInterleaved1F1B``, and for zero_bubble_h1 ``ScheduleInterleavedZeroBubble`` with one stage

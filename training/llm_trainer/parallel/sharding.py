@@ -1,4 +1,4 @@
-"""The data axis: what ranks that see different samples share out of the model's states (ZeRO).
+"""Data axis: model states sharded over ranks that see different samples (ZeRO).
 
 Rajbhandari et al. 2020, arXiv:1910.02054. Stage 1 is torch's ZeroRedundancyOptimizer beside DistributedDataParallel;
 stages 2 and 3 are torch's fully_shard (FSDP2), which gathers the weights of a layer when it computes.

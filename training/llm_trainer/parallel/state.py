@@ -1,4 +1,4 @@
-"""What ranks hold of a model and its optimizer: to be saved by each, to be put back, and to be gathered."""
+"""Model and optimizer states of ranks: saved by each, put back, gathered."""
 
 from __future__ import annotations
 

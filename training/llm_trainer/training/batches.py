@@ -1,4 +1,4 @@
-"""What a batch is to a language model."""
+"""Batches of a language model."""
 
 from __future__ import annotations
 

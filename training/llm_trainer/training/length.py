@@ -1,4 +1,4 @@
-"""How long a run is: batches of an epoch, optimizer steps of the run, and its warm-up."""
+"""Length of a run: batches of an epoch, optimizer steps, warm-up."""
 
 from __future__ import annotations
 

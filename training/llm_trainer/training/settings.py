@@ -1,4 +1,4 @@
-"""What a training configuration says to the engine: precision, ranks, and when to validate, save and log."""
+"""Engine settings of a training configuration: precision, ranks, when to validate, save and log."""
 
 from __future__ import annotations
 

@@ -19,12 +19,10 @@ from llm_trainer.exceptions import TrainingError
 from llm_trainer.models import TransformerLM
 from llm_trainer.tokenizer import BPETokenizer
 from llm_trainer.training.batches import model_inputs, num_targets
-from llm_trainer.training.console import ConsoleLog
-from llm_trainer.training.csv_log import CsvLog
+from llm_trainer.training.console import ConsoleLog, CsvLog, Outcome, metrics_of
 from llm_trainer.training.engine import Engine
 from llm_trainer.training.length import run_length, warn_of_warmup
 from llm_trainer.training.make_engine import is_replicated, make_engine
-from llm_trainer.training.outcome import Outcome, metrics_of
 from llm_trainer.training.scheduler import create_scheduler
 from llm_trainer.training.settings import ranks_of
 from llm_trainer.training.utils import get_device

@@ -1,4 +1,4 @@
-"""What generation needs of a language model, whose own ``generate`` calls it."""
+"""Interface of a language model to generation, which its own ``generate`` calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a text is continued."""
+"""Settings of text generation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a model predicts tokens, and what its texts are like; words are what white space separates."""
+"""Metrics of token prediction and of generated texts; words are separated by white space."""
 
 from __future__ import annotations
 

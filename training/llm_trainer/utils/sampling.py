@@ -1,4 +1,4 @@
-"""What is done to logits before a token is drawn: penalty of repetitions, temperature, top-k, top-p."""
+"""Transforms of logits before sampling: repetition penalty, temperature, top-k, top-p."""
 
 from __future__ import annotations
 

@@ -85,6 +85,7 @@ COLOURED = [
     ("Memory     82.2 of 79.6 GiB: MAY NOT FIT (weights", "doubtful", "MAY NOT FIT"),
     ("1  3.317 s  2.727 s – 4.212 s  analytic", "dim", "2.727 s – 4.212 s"),
     ("      FAIL  max_step_s", "bad", "      FAIL"),
+    ("Health    Slower than it should be after step 400", "bad", "Slower than it should be"),
     ("fits                 yes                     NO", "bad", "NO"),
 ]
 

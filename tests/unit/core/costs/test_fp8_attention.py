@@ -20,7 +20,7 @@ from predictor.core.plan.loading import prepare
 from predictor.core.rows import Module
 from predictor.core.step.prediction import predict
 from predictor.core.workload.attention_precision import attention_recipe
-from predictor.core.workload.kept_activations import kept_and_recomputed
+from predictor.core.workload.layer import kept_and_recomputed
 from predictor.core.workload.layer_table import kept_rows
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import pytest
 import yaml
 
@@ -18,7 +16,6 @@ from predictor.core.workload.frameworks import (
     FSDP2,
     GPT_NEOX,
     MEGATRON_LM,
-    MEGATRON_LM_BF16,
     SECTIONS,
     FrameworkDefaults,
 )
@@ -31,7 +28,7 @@ KEYS: dict[str, type[Section]] = {"model": ModelSection, "parallelism": Parallel
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda framework: framework.name)
 def test_defaults_are_a_configuration(framework: FrameworkDefaults) -> None:
     assert framework.source
-    given = {name: framework.section(name, normalization="rms_norm") for name in SECTIONS}
+    given = {name: framework.section(name) for name in SECTIONS}
     for name, section in given.items():
         assert section.keys() <= KEYS[name].model_fields.keys()
     assert yaml.safe_load(yaml.safe_dump(given)) == given
@@ -40,10 +37,12 @@ def test_defaults_are_a_configuration(framework: FrameworkDefaults) -> None:
         assert {key: getattr(getattr(config, name), key) for key in section} == section
 
 
-def test_every_field_is_a_key_of_some_section() -> None:
+def test_every_default_is_a_key_of_some_section() -> None:
     listed = {key for keys in SECTIONS.values() for key in keys}
-    of_value = {"name", "source", "fused_rms_norm", "bucket_elements_per_replica", "fp32_adapters"}
-    assert {field.name for field in fields(FrameworkDefaults)} - of_value == listed - {"normalization"}
+    assert set().union(*(framework.keys for framework in FRAMEWORKS)) <= listed | {
+        "bucket_elements_per_replica",
+        "fp32_adapters",
+    }
     assert len({framework.name for framework in FRAMEWORKS}) == len(FRAMEWORKS)
 
 
@@ -53,12 +52,6 @@ def test_buckets_grow_with_replicas_where_the_framework_says_so() -> None:
     assert DEEPSPEED.bucket_elements(64) == ParallelismSection().gradient_bucket_elements == 500_000_000
     with pytest.raises(ValueError, match="PyTorch FSDP2 sets no size"):
         FSDP2.bucket_elements()
-
-
-def test_only_an_rms_norm_is_replaced_by_its_fused_kernel() -> None:
-    assert MEGATRON_LM_BF16.section("model", normalization="rms_norm")["normalization"] == "fused_rms_norm"
-    assert "normalization" not in MEGATRON_LM_BF16.section("model", normalization="layer_norm")
-    assert "normalization" not in MEGATRON_LM.section("model", normalization="rms_norm")
 
 
 def test_a_short_form_runs_as_gpt_neox() -> None:

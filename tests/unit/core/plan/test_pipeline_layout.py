@@ -10,7 +10,7 @@ import pytest
 
 from predictor.core.base.bundled import REGRESSORS_FOLDER
 from predictor.core.base.errors import ConfigError
-from predictor.core.checks.pipeline_layout import parsed
+from predictor.core.checks.layout import parsed
 from predictor.core.costs.published import open_system
 from predictor.core.plan.loading import prepare
 from predictor.core.plan.to_run import to_run

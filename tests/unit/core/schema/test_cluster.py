@@ -9,7 +9,7 @@ import pytest
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.plan.loading import Loaded, prepare
-from predictor.core.report.layout_notes import straddling_notes
+from predictor.core.report.json_document import straddling_notes
 from predictor.core.workload.layout import Layout
 
 MODEL = {"num_layers": 8, "hidden_size": 2048, "num_attention_heads": 16, "sequence_length": 2048}

@@ -13,12 +13,12 @@ from predictor.core.base.errors import ConfigError
 from predictor.core.costs.cost import Cost, Source
 from predictor.core.hardware.host_processor import UNKNOWN, host_of, processors
 from predictor.core.plan.loading import prepare
-from predictor.core.report.host_notes import host_notes
+from predictor.core.report.json_document import host_notes
 from predictor.core.schema.host_section import HostSection, on_host
 from predictor.core.step.host import launch_cost, lead, waiting
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.step.stages import time_block
-from predictor.core.step.update import time_update
+from predictor.core.step.task_times import time_update
 from predictor.core.workload.host_stack import host_stacks, layer_work, slowdown
 from predictor.core.workload.software import Framework
 from predictor.core.workload.stage_end import stage_end
@@ -169,7 +169,7 @@ def test_work_beside_launches_is_the_softwares() -> None:
     plain = host_stacks().stacks["plain"].layer
     engine = replace(RUN, framework=Framework.MEGATRON_LM, precision="bf16")
     assert layer_work(replace(RUN, framework=None)) == plain
-    assert layer_work(replace(engine, precision="fp16")) == plain
+    assert layer_work(replace(engine, precision="fp16")) == host_stacks().stacks["megatron_local"].layer
     assert layer_work(engine) == host_stacks().stacks["megatron_te"].layer
     sharded = replace(RUN, framework=Framework.TORCHTITAN, zero_stage=3)
     assert layer_work(sharded)[0] == plain[0] + host_stacks().fsdp2.layer[0]

@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from predictor.core.workload.architecture import MixtureOfExperts
-from predictor.core.workload.expert_imbalance import EVEN, SPREAD, expected_largest, prior_imbalance
+from predictor.core.workload.expert_exchange import EVEN, SPREAD, expected_largest, prior_imbalance
 from predictor.core.workload.layout import Layout
 
 

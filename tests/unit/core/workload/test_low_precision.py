@@ -20,9 +20,8 @@ from predictor.core.costs.published import open_system
 from predictor.core.plan.loading import prepare
 from predictor.core.rows import Role
 from predictor.core.step.prediction import predict
-from predictor.core.workload.kept_activations import kept_and_recomputed
-from predictor.core.workload.low_precision import recipe_of
-from predictor.core.workload.low_precision_memory import cast_weights
+from predictor.core.workload.layer import kept_and_recomputed
+from predictor.core.workload.low_precision import cast_weights, recipe_of
 from predictor.core.workload.recipes import RECIPES
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import GemmRecipe, Recompute, RecomputeModule

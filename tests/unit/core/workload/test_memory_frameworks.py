@@ -8,7 +8,7 @@ import pytest
 
 from predictor.core.rows import Role
 from predictor.core.step.memory import StageMemory, step_memory
-from predictor.core.workload.kept_activations import kept_and_recomputed
+from predictor.core.workload.layer import kept_and_recomputed
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import GatherPrecision
 from predictor.core.workload.run import TrainingRun

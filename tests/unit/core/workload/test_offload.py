@@ -15,18 +15,14 @@ from predictor.core.costs.cost import ZERO
 from predictor.core.costs.host_adam import DEEPSPEED_ADAM, GRADIENT_SCALING, SCALAR_ADAM, TORCH_ADAM, HostAdamRegressor
 from predictor.core.costs.host_copy import PAGEABLE_COPY, PINNED_COPY, HostCopyRegressor
 from predictor.core.costs.operator import Direction
-from predictor.core.hardware.hardware import Quantity
-from predictor.core.hardware.host_memory import host_memory_gib
 from predictor.core.plan.loading import prepare
-from predictor.core.report.host_notes import host_memory_notes
 from predictor.core.step.breakdown import stage_parts
-from predictor.core.step.host_memory import node_host_bytes
-from predictor.core.step.memory import GIB, StageMemory, step_memory
+from predictor.core.step.memory import StageMemory, step_memory
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.step.spans import step_graph, step_trace
 from predictor.core.timeline.graph import replay_graph
 from predictor.core.timeline.pipeline import Stream
-from predictor.core.workload.offload_modules import inputs_of_modules
+from predictor.core.workload.offload import inputs_of_modules
 from predictor.core.workload.tasks import Part
 
 RUN = {"system": "H100", "model": "llama3-8b", "training": {"micro_batch_size": 1, "num_micro_batches": 1}}
@@ -395,34 +391,3 @@ def test_a_run_without_offloading_has_no_copies() -> None:
     assert found.tasks.stages[0].end.on_host is None
     assert "host_link_us" not in stage_parts(found)[0].as_dict(with_host_link=False)
     assert replace(found.run, offload_optimizer=0.0) == found.run
-
-
-def test_host_memory_holds_states_weights_and_activations_of_a_node() -> None:
-    sharded = {"data_parallel_size": 8, "zero_stage": 3}
-    held = {"offload_optimizer": 1.0, "offload_parameters": True, "framework": "deepspeed"}
-    states = predicted(sharded, **held)
-    parameters = states.run.model.num_parameters()
-    assert node_host_bytes(states.tasks, states.run) == pytest.approx(18 * parameters, rel=1e-3)
-    activations = predicted(sharded, **held, recompute="full", offload_activations=True)
-    inputs = 8 * 16 * activations.run.micro_batch_size * 4096 * 2048 * 2  # of 16 layers, on eight GPUs
-    assert node_host_bytes(activations.tasks, activations.run) == pytest.approx(18 * parameters + inputs, rel=1e-3)
-
-
-@pytest.mark.parametrize(("share", "said"), [(0.9, "Does not fit into"), (1.2, "May not fit into"), (2.0, "")])
-def test_a_note_says_where_host_memory_is_too_small(share: float, said: str) -> None:
-    run = predicted({"data_parallel_size": 8, "zero_stage": 3}, offload_optimizer=1.0, framework="deepspeed")
-    capacity = Quantity(value=share * node_host_bytes(run.tasks, run.run) / GIB, source="told")
-    notes = host_memory_notes(run.tasks, run.run, H100.model_copy(update={"host_memory_gib": capacity}))
-    assert " ".join(notes).partition(" host memory")[0] == said
-
-
-def test_nothing_is_said_of_host_memory_where_all_is_on_the_gpu() -> None:
-    run = predicted({"data_parallel_size": 8})
-    assert host_memory_notes(run.tasks, run.run, H100) == []
-
-
-def test_a_cluster_says_its_host_memory() -> None:
-    loaded = prepare({**RUN, "cluster": {"host_memory_gib": 512}}, Path.cwd())
-    found = host_memory_gib(loaded.system.hardware)
-    assert found is not None
-    assert found.value == 512

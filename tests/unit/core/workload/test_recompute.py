@@ -11,7 +11,7 @@ import pytest
 
 from predictor.core.base.errors import ConfigError
 from predictor.core.blocks.experts import routed_tokens
-from predictor.core.checks.recomputation import check_recomputation
+from predictor.core.checks.training import check_recomputation
 from predictor.core.costs.operator import Direction
 from predictor.core.folds import pass_tasks
 from predictor.core.plan.to_run import to_run

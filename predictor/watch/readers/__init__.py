@@ -1,0 +1,1 @@
+"""Readers of logs: one table of formats, lines and records to events."""
