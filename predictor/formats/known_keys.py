@@ -29,7 +29,7 @@ _COST = re.compile(
     r"precision|dtype|amp|half|mixed|fp\d+\w*|bf16\w*|float\d*|int8|int4|nf4|tf32|quant\w*|\d*bits?|recompute\w*|remat\w*|"
     r"checkpointing|schedule|interleav\w*|chunks?|pipeline|pipe|overlap\w*|prefetch\w*|offload\w*|accumulat\w*|seq\w*|"
     r"length|len|window|packing|packed|pack|rope|rotary|attention|attn|flash\w*|kernels?|fus\w*|compile\w*|graphs?|"
-    r"resize\w*|embeddings?|optim|optimizer|lora\w*|adapter|peft|dropout|tie|tied|bias|norm|activation|liger\w*|unsloth\w*|deepspeed"
+    r"resize\w*|embeddings?|optim|optimizer|q?lora\w*|adapter|peft|dropout|tie|tied|bias|norm|activation|liger\w*|unsloth\w*|deepspeed"
 )
 # Beginnings of names of what does not, whatever follows.
 _COSTLESS = re.compile(

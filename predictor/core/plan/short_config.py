@@ -31,6 +31,8 @@ REQUIRED = (
 FULL = ("system", "model", "parallelism", "training", "from")  # sections and keys of the full form
 # Result folders of the documented API; accepted and not used.
 IGNORED = ("save_folder", "save_name")
+# Keys by which other programs' files name one that they build on.
+BASES = ("extends", "base_config", "base", "_base_", "inherits", "inherit_from", "parent", "defaults")
 NORMS = {name: OPERATORS_BY_SHORT_NAME[name] for name in ("RMSlayernorm", "layernorm")}
 # Full-form keys that a short form may set as well, by their section.
 OVERRIDES = {
@@ -104,6 +106,10 @@ def _check_keys(content: dict[str, Any]) -> None:
     known = [*REQUIRED, *IGNORED, *(key for keys in OVERRIDES.values() for key in keys)]
     if content and not content.keys() & set(known):
         given, close = ", ".join(map(str, content))[:80], nearest(str(next(iter(content))), FULL)
+        if base := next((key for key in BASES if str(content.get(key)).endswith((".yaml", ".yml"))), None):
+            raise ConfigError(
+                f"{base}: {content[base]}, on which this file builds, is not read: put the keys of both into one file"
+            )
         raise ConfigError(
             f"{given}: no key of a configuration, nor of a tool whose files are known.{close} "
             f"A configuration has {', '.join(FULL)} (docs/configuration.md); other tools' files: docs/readers.md; "

@@ -18,7 +18,7 @@ NEOX = re.compile(r"\bdeepy\.py\s+[^\s;|&]+\.py\s+([^\n;|&>]+)")
 
 # A program of Python that a launcher starts, and its arguments.
 OWN = re.compile(
-    r"(?:^|[\s;&|])(?:torchrun|deepspeed|(?:accelerate|composer|fabric)\s+\w*|(?:\S*/)?python3?|srun)\b[^\n;|&]*?\s(\S+\.py)\b([^\n;|&]*)"
+    r"(?:^|[\s;&|\"'])(?:torchrun|deepspeed|(?:accelerate|composer|fabric)\s+\w*|(?:\S*/)?python3?|srun)\b[^\n;|&]*?\s(\S+\.py)\b([^\n;|&]*)"
 )
 NAMED = re.compile(r"(?:^|[\s=])([^\s=\"'$]+\.(?:ya?ml|json|toml))\b")
 WAY_OUT = "give the run as a configuration, or as options: --model NAME or config.json --gpus N --micro-batch-size N …"

@@ -67,6 +67,7 @@ FP8_RECIPES = {"auto": "fp8_rowwise", "torchao": "fp8_rowwise", "te": "fp8_delay
 # Of version 1: sections that name a plugin, and arguments by the names that the versions before have.
 PLUGINS = ("peft_config", "dist_config", "quant_config")
 RENAMED = {"model": "model_name_or_path", "micro_batch_size": "per_device_train_batch_size"}
+OF_A_TRAINING = {"stage", "do_train", "dataset", "train_dataset", "output_dir", "per_device_train_batch_size"}
 WITHOUT_TRAINING = ("export_dir", "infer_backend", "predict_with_generate", "do_predict")
 
 
@@ -84,10 +85,7 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     values = {key: value for key, value in content.items() if value is not None}
     if "model_name_or_path" not in values and isinstance(values.get("model"), str):
         values = _of_version_1(values)
-    if not values.get("do_train") and (found := next((key for key in WITHOUT_TRAINING if values.get(key)), None)):
-        raise ConfigError(
-            f"{where}: {prefix}{found} is {values[found]}; it trains nothing: read the file of a training"
-        )
+    _check_training(values, where, prefix)
     if MEGATRON & values.keys():
         return _on_megatron(values, where, launch, problems, prefix)
     stage, tuning = str(values.get("stage", "sft")), str(values.get("finetuning_type", "lora"))
@@ -115,6 +113,22 @@ def from_mapping(content: Mapping[str, Any], where: str, launch: Launch, problem
     if bits is not None and not is_known:
         arguments.broken("quantization_bit", "only four bits of bitsandbytes are modelled; write 4, with method bnb")
     return read_run(arguments, launch, FORMAT, problems, objective)
+
+
+def _check_training(values: Mapping[str, Any], where: str, prefix: str) -> None:
+    """Refuse files of chats, exports and evaluations.
+
+    Raises:
+        ConfigError: this is one.
+    """
+    if not values.get("do_train") and (found := next((key for key in WITHOUT_TRAINING if values.get(key)), None)):
+        raise ConfigError(
+            f"{where}: {prefix}{found} is {values[found]}; it trains nothing: read the file of a training"
+        )
+    if not OF_A_TRAINING & values.keys():
+        raise ConfigError(
+            f"{where}: it has no {prefix}stage, dataset or batch; it trains nothing: read the file of a training"
+        )
 
 
 def _on_megatron(values: dict[str, Any], where: str, launch: Launch, problems: Problems, prefix: str) -> Read:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from predictor.core.workload.software import Framework
 from predictor.formats.fields import Fields
 from predictor.formats.trainer.arguments import Arguments, Dialect
 from predictor.formats.trainer.layout import Launch
+from predictor.formats.trainer.preference import named
 from predictor.formats.trainer.run import read_run
 from predictor.formats.trainer.sections import flattened, has_sections, says_precision
 from predictor.formats.trainer.unsloth import ITS_OWN, with_kernels
@@ -29,6 +31,10 @@ NAMES = {
     "model_name": "model_name_or_path",
     "model_id": "model_name_or_path",
     "base_model": "model_name_or_path",
+    "base_model_path": "model_name_or_path",
+    "base_model_name": "model_name_or_path",
+    "model_path": "model_name_or_path",
+    "student_model_path": "model_name_or_path",
     "lora_rank": "lora_r",
     "lora_target": "lora_target_modules",
     "target_modules": "lora_target_modules",
@@ -84,9 +90,12 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     """
     content, launch, objective = read_mapping(path), Launch(path.parent, num_gpus), None
     if not has_sections(content):
-        return from_arguments(content, path.name, launch, Problems())
+        objective = _of_method(path, content)
+        content = {key: value for key, value in content.items() if key != "method" or objective is None}
+        return from_arguments(content, path.name, launch, Problems(), objective=objective)
     content, note, objective = flattened(content, path.name)
     launch.notes.append(note)
+    objective = objective or _of_method(path, content)
     read = from_arguments(content, path.name, launch, Problems(), objective=objective)
     if says_precision(content) or content.get("gradient_checkpointing") == ITS_OWN:
         return read
@@ -95,6 +104,12 @@ def read(path: Path, num_gpus: int | None = None) -> Read:
     return replace(
         read, content={**read.content, "training": training}, unsaid={**read.unsaid, "training.precision": why}
     )
+
+
+def _of_method(path: Path, content: Mapping[str, Any]) -> str | None:
+    """Return the objective that a file says, or that one with a preference's « beta » is named after (dpo.yaml)."""
+    words = [str(content.get("method", "")), *(re.split(r"[^a-z]+", path.stem.lower()) if "beta" in content else [])]
+    return next((known for word in words if (known := named(word)) is not None), None)
 
 
 def from_arguments(
@@ -123,6 +138,8 @@ def from_arguments(
 
 def _of_scripts(values: dict[str, Any]) -> None:
     """Put what widespread scripts say otherwise in the Trainer's words."""
+    if isinstance(values.get("model"), str) and "model_name_or_path" not in values:
+        values["model_name_or_path"] = values.pop("model")
     if "block_size" in values:  # run_clm.py: group_texts
         values["fills_sequences"] = True
     if "use_reentrant" in values:

@@ -27,11 +27,23 @@ ADAPTERS = re.compile(r"q?lora\w*|peft\w*|adapters?")
 OTHERS = re.compile(r"quant\w*|bnb\w*|bitsandbytes\w*|precision|optimi[sz]er|optim")
 # Names at the end, by kind of section.
 OF_MODEL = dict.fromkeys(
-    ("name", "id", "path", "model", "hf_id", "model_path", "name_or_path", "base_model_name_or_path", "base"),
+    (
+        "student",
+        "name",
+        "id",
+        "path",
+        "model",
+        "hf_id",
+        "model_path",
+        "name_or_path",
+        "base_model_name_or_path",
+        "base",
+    ),
     "model_name_or_path",
 )
 OF_TRAINING = {"optimizer": "optim", "model": "model_name_or_path", "model_path": "model_name_or_path"}
 OF_TRAINING |= dict.fromkeys(BATCHES, BATCH) | dict.fromkeys(ACCUMULATIONS, ACCUMULATIONS[0])
+OF_TRAINING |= {"adapter": "method"}
 OF_TRAINING |= {"epochs": "num_train_epochs", "num_epochs": "num_train_epochs", "lr": "learning_rate"}
 OF_TRAINING |= dict.fromkeys(("is_peft", "is_lora", "enable_lora", "lora_enabled", "peft_enabled"), "use_peft")
 LENGTHS = ("max_seq_length", "max_seq_len", "max_length", "cutoff_len", "block_size")  # of data sections as well
@@ -96,8 +108,8 @@ def flattened(content: Mapping[str, Any], where: str) -> tuple[dict[str, Any], s
         elif OTHERS.fullmatch(name):
             of_section = OF_OPTIMIZER if name.startswith("optim") else OF_TRAINING if name == "precision" else {}
             is_quantization = not of_section
-            found = _quantized(scalars, where) if is_quantization else scalars
-            values |= {of_section.get(key, key): value for key, value in found.items()}
+            said = _quantized(scalars, where) if is_quantization else scalars
+            values |= {of_section.get(key, key): value for key, value in said.items()}
         elif not training and TRAINING.fullmatch(name):
             values |= {OF_TRAINING.get(key, key): value for key, value in scalars.items()}
         elif OF_DATA.match(name) and (length := next((key for key in LENGTHS if key in scalars), None)):
@@ -124,7 +136,9 @@ def _adapters(name: str, scalars: Mapping[str, Any]) -> dict[str, Any]:
     kind = str(next((scalars[key] for key in KINDS if key in scalars), name)).lower()
     if kind in ("none", "full"):
         return {"use_peft": False}
-    values = {OF_ADAPTERS.get(key, key): value for key, value in scalars.items() if key not in KINDS}
+    base = {key: scalars[key] for key in ("bits", *OF_QUANTIZATION) if key in scalars}
+    values = {OF_ADAPTERS.get(key, key): value for key, value in scalars.items() if key not in (*KINDS, *base)}
+    values |= _quantized(base, "") if base else {}
     return {"use_peft": True} | ({"load_in_4bit": True} if kind == "qlora" else {}) | values
 
 
@@ -152,9 +166,10 @@ def _settled(values: dict[str, Any], where: str) -> dict[str, Any]:
         values = {
             key: value for key, value in values.items() if not key.startswith("lora_") and key != "target_modules"
         }
-    if (said := SHORT.get(str(values.get("precision")).lower())) is not None:
-        del values["precision"]
-        values[said] = True
+    for key in ("precision", "mixed_precision"):
+        if (said := SHORT.get(str(values.get(key)).lower())) is not None:
+            del values[key]
+            values[said] = True
     if not SAY_PRECISION & values.keys() and "bnb_4bit_compute_dtype" in values:  # what its GEMMs run in
         values["fp16" if "16" in (said := str(values["bnb_4bit_compute_dtype"])) and "b" not in said else "bf16"] = True
     return values
@@ -200,7 +215,7 @@ def _sections(
 def _trainings(content: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Yield the names that lead to sections with the batch of a Trainer, or with a batch and its accumulation."""
     found = [path for path, section in _sections(content) if path and section.get(BATCH) is not None]
-    if not found and _names_a_model(content):
+    if not found and (_names_a_model(content) or any(map(ADAPTERS.fullmatch, content))):
         found = [
             path for path, section in _sections(content) if _any(BATCHES, section) and _any(ACCUMULATIONS, section)
         ]

@@ -156,3 +156,10 @@ def test_layouts_of_megatron(tmp_path: Path) -> None:
         found(tmp_path, stage="dpo", **keys)
     with pytest.raises(ConfigError, match="quantization_bit is 4"):
         found(tmp_path, quantization_bit=4, **keys)
+
+
+def test_a_file_of_a_chat_trains_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "chat.yaml"
+    path.write_text("model_name_or_path: Qwen/Qwen3-8B\ntemplate: qwen\nfinetuning_type: lora\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="trains nothing"):
+        read_any(path, 8)

@@ -226,3 +226,9 @@ def test_nodes_that_only_a_run_knows_are_not_one(tmp_path: Path) -> None:
     run = f"torchrun --nproc_per_node 8 --nnodes $COUNT pretrain_gpt.py {SMALL}"
     assert "parallelism.data_parallel_size" in found(tmp_path, run).unsaid
     assert found(tmp_path, run.replace("--nnodes $COUNT ", "")).content["parallelism"]["data_parallel_size"] == 8
+
+
+def test_a_fork_s_llama_without_its_arguments_is_no_gpt(tmp_path: Path) -> None:
+    sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --micro-batch-size 1"
+    with pytest.raises(ConfigError, match="builds LLaMA's layers itself"):
+        found(tmp_path, f"torchrun --nproc_per_node 8 pretrain_llama.py {sizes}")

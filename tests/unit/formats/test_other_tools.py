@@ -90,6 +90,15 @@ def test_a_file_that_nobody_knows_is_refused_in_one_line(
     assert message.count("\n") == 1
 
 
+def test_a_file_that_builds_on_another_is_refused_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.yml"
+    path.write_text("extends: base.yaml\nmethod: qlora\n", encoding="utf-8")
+    assert main(["predict", str(path), "--system", "H100", "--gpus", "8"]) == 2
+    assert "extends: base.yaml, on which this file builds, is not read" in capsys.readouterr().err
+
+
 def test_script_that_is_sourced_is_read_in_place(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "models" / "small.sh").write_text(f"MODEL_ARGS=({ARGUMENTS})\n", encoding="utf-8")

@@ -113,7 +113,8 @@ def test_file_that_the_script_writes_itself(tmp_path: Path) -> None:
         "cutoff_len: ${LENGTH}\nper_device_train_batch_size: 1\nEOF\nllamafactory-cli train run.yaml"
     )
     read = found(tmp_path, script)
-    assert read.content["model"]["preset"] == "qwen3-8b"
+    assert "preset" not in read.content["model"]  # whose length is that of another training
+    assert read.content["model"]["num_layers"] == 36
     assert "cutoff_len is ${LENGTH}" in read.unsaid["model.sequence_length"].replace("$LENGTH", "${LENGTH}")
 
 

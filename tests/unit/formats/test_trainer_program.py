@@ -174,3 +174,22 @@ trainer = SFTTrainer(model=model, args=args)
     training = found(tmp_path, text).content["training"]
     assert "lora" not in training
     assert training["optimizer_state_bytes"] == 4  # moments in the weights' own bf16
+
+
+UNSLOTH = """from unsloth import FastLanguageModel
+model, _ = FastLanguageModel.from_pretrained(
+    model_name="Qwen/Qwen3-8B", max_seq_length=LENGTH, load_in_4bit=False
+)
+SFTTrainer(model=model, args=SFTConfig(output_dir="x", per_device_train_batch_size=1, bf16=False, fp16=False)).train()
+"""
+
+
+def test_unsloth_trains_in_the_model_s_16_bits_where_none_are_on(tmp_path: Path) -> None:
+    read = found(tmp_path, UNSLOTH.replace("LENGTH", "512"))
+    assert read.content["training"]["precision"] == "bf16"
+
+
+def test_a_length_from_outside_is_asked_for_beside_a_preset(tmp_path: Path) -> None:
+    read = found(tmp_path, UNSLOTH.replace("LENGTH", "given.length"))
+    assert "sequence_length" not in read.content["model"]
+    assert "comes from outside" in read.unsaid["model.sequence_length"]

@@ -134,3 +134,30 @@ def test_a_batch_and_its_accumulation_beside_a_known_model(tmp_path: Path) -> No
     path.write_text(yaml.safe_dump(keys | {"model_name": "own/model"}))
     with pytest.raises(ConfigError, match="its format is not known"):
         read_any(path, 8)
+
+
+def test_a_preference_is_told_by_method_section_or_the_file_s_name(tmp_path: Path) -> None:
+    flat = {"model_name_or_path": "Qwen/Qwen3-8B", "per_device_train_batch_size": 2, "max_length": 512, "beta": 0.1}
+    for name, keys in {"dpo.yaml": {}, "run.yaml": {"method": "dpo"}}.items():
+        (tmp_path / name).write_text(yaml.safe_dump(flat | keys))
+        assert read_any(tmp_path / name, 8).content["training"]["micro_batch_size"] == 4
+    training = found(tmp_path, {"align": {"method": "dpo"}}).content["training"]
+    assert training["reference_model"] == "separate"
+
+
+def test_sections_beside_a_batch_that_stands_outside(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    content = {"model_name": "Qwen/Qwen3-8B", "batch_size": 1, "grad_accum": 8, "quant": {"load_in_4bit": True}}
+    sections = {"train": {"gradient_checkpointing": True, "max_seq_len": 1024}, "lora": {"r": 8}, "bf16": True}
+    path.write_text(yaml.safe_dump(content | sections))
+    read = read_any(path, 8)
+    assert read.content["training"]["recompute"] == "full"
+    assert read.content["training"]["lora"]["quantized_base"] is True
+    assert read.content["model"]["sequence_length"] == 1024
+
+
+def test_settings_of_a_quantised_base_among_adapters(tmp_path: Path) -> None:
+    qlora = {"r": 16, "bits": 4, "quant_type": "nf4", "double_quant": True}
+    training = found(tmp_path, {"qlora": qlora, "training": {"mixed_precision": "fp16"}}).content["training"]
+    assert training["lora"]["quantized_base"] == "nf4_double"
+    assert training["precision"] == "fp16"

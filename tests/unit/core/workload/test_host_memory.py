@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ from tests.unit.core.workload.test_offload import H100, RUN, predicted
 
 
 def test_host_memory_holds_states_weights_and_activations_of_a_node() -> None:
-    sharded = {"data_parallel_size": 8, "zero_stage": 3}
-    held = {"offload_optimizer": 1.0, "offload_parameters": True, "framework": "deepspeed"}
+    sharded: dict[str, Any] = {"data_parallel_size": 8, "zero_stage": 3}
+    held: dict[str, Any] = {"offload_optimizer": 1.0, "offload_parameters": True, "framework": "deepspeed"}
     states = predicted(sharded, **held)
     parameters = states.run.model.num_parameters()
     assert node_host_bytes(states.tasks, states.run) == pytest.approx(18 * parameters, rel=1e-3)
