@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.step.composition import StepTime, step_in
+from predictor.core.step.composition import StepTime, fields_of, step_in
 from predictor.core.step.stages import time_tasks
 from predictor.core.workload.tasks import Part, Task
 from predictor.recommender.workload.run import RecommenderRun
@@ -108,7 +108,7 @@ def predict_recommender(run: RecommenderRun, system: PublishedSystem) -> Recomme
         PublishedError: the system lacks a regressor that the run needs.
     """
     return RecommenderPrediction(
-        **step_in(run.precision, recommender_step(run), system),
+        **fields_of(step_in(run.precision, recommender_step(run), system)),
         run=run,
         system=system.name,
         gpu=system.gpu,

@@ -130,13 +130,13 @@ def processor_name() -> str:
     return printable(processor_model())
 
 
-def last_cache_bytes(default: int = 32 * 2**20) -> int:
-    """Return the size of the processor's last level of cache; the default where the kernel does not report it."""
+def last_cache_bytes() -> int:
+    """Return the size of the processor's last level of cache; 32 MiB where the kernel does not report it."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text(encoding="ascii").strip()
         sizes.append(int(text.rstrip("KM")) * (2**20 if text.endswith("M") else 2**10))
-    return max(sizes, default=default)
+    return max(sizes, default=32 * 2**20)
 
 
 def free_memory_bytes() -> int:

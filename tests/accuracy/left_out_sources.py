@@ -16,7 +16,7 @@ from typing import NamedTuple
 from fitting.discrepancy import fitted, models_without
 from fitting.published_rows import by_source, judged_rows, rows_that_take_part
 from predictor.core.costs.cost import Cost
-from predictor.core.step.composition import StepTime, step_in
+from predictor.core.step.composition import step_in
 from predictor.core.step.discrepancy import DiscrepancyModel, discrepancy, discrepancy_model, operators_deviation
 from tests.accuracy.groups import Row
 from tests.accuracy.tables import Table, percent, signed
@@ -70,7 +70,7 @@ def left_out_evidence(folder: Path) -> Without:
 def _predicted(row: Row, model: DiscrepancyModel) -> Cost:
     """Return the step of a row by another model of what is not modelled."""
     prediction, system = row.compared.prediction, row.compared.system
-    modelled = StepTime(**step_in(prediction.run.precision, prediction.tasks, system))
+    modelled = step_in(prediction.run.precision, prediction.tasks, system)
     operators = operators_deviation(modelled.step, modelled.closing)
     found = discrepancy(prediction.run, system, modelled.host_share, operators, model)
     return modelled.step if found is None else found.applied(modelled.step)

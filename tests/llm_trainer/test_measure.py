@@ -73,9 +73,6 @@ def test_every_operator_is_recorded_in_both_directions(tmp_path: Path) -> None:
             assert min(times[step_pass, name].samples_us) > 0
     assert times["end", "optimizer_step"].count == times["end", "gradient_clipping"].count == 1
     assert not any(step_pass == "recompute" for step_pass, _ in times)
-    # A linear layer's backward pass is two products, its forward pass one.
-    ffn = [min(times[step_pass, "ffn_up"].samples_us) for step_pass in ("forward", "backward")]
-    assert ffn[1] > ffn[0]
 
 
 def test_recomputed_operators_are_a_pass_of_their_own(tmp_path: Path) -> None:

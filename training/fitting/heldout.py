@@ -58,10 +58,10 @@ class HeldOut:
     unseen_topology_us: Vector = field(default_factory=lambda: np.empty(0))
 
 
-def folds(samples: Samples, count: int = FOLDS) -> NDArray[np.int64]:
+def folds(samples: Samples) -> NDArray[np.int64]:
     """Return a fold number per row; all rows of one shape share it."""
     shapes = np.unique(samples.group)
-    numbers = np.random.default_rng(0).permutation(len(shapes)) % count
+    numbers = np.random.default_rng(0).permutation(len(shapes)) % FOLDS
     return np.asarray(numbers[np.searchsorted(shapes, samples.group)])
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from predictor.core.base.errors import ConfigError, PublishedError
 from predictor.core.plan.loading import prepare
-from predictor.core.step.composition import StepTime, step_in
+from predictor.core.step.composition import step_in
 from predictor.core.step.discrepancy import operators_deviation, terms_of
 from predictor.core.workload.measured_kernels import on_system
 from predictor.core.workload.software import Framework
@@ -52,7 +52,7 @@ def judged_rows(folder: Path) -> Iterator[Row]:
     for step in published_tables(folder).steps:
         try:
             run, system, *_ = prepare(step.config, Path.cwd())
-            modelled = StepTime(**step_in(run.precision, transformer_step(on_system(run, system)), system))
+            modelled = step_in(run.precision, transformer_step(on_system(run, system)), system)
         except (ConfigError, PublishedError):
             continue
         yield Row(

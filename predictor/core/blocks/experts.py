@@ -23,7 +23,6 @@ from predictor.core.kernel_rows import product, scalars, stream
 from predictor.core.rows import FP32_BYTES, Kept, Kind, Matrix, Module, Reads, Role, Row, Split
 from predictor.core.workload.architecture import Architecture, MixtureOfExperts
 from predictor.core.workload.expert_exchange import ExpertDispatcher, received_share, routed_share
-from predictor.core.workload.expert_ranks import expert_tokens
 from predictor.core.workload.layout import Layout
 
 # Bytes per router score: softmax and top-k read and write it in fp32.
@@ -57,6 +56,14 @@ BIAS_LAUNCHES_PER_EXPERT, BIAS_LAUNCHES = (2, 5), (4, 4)
 # linear layer. A product alone takes the host 33 µs (8 of 128 rows: 0.27 ms on SM100), which is a launch.
 # Source: github.com/NVIDIA/TransformerEngine, issue 2897 and pull request 3134.
 KEPT_PER_EXPERT = (0.3, 0.6)
+
+
+def expert_tokens(call: LayerCall, layout: Layout) -> int:
+    """Return the tokens that reach a rank's experts where each token visits one and the load is even.
+
+    The ranks that split an expert gather the tokens that each of them has.
+    """
+    return call.unsplit_tokens * layout.expert_split if layout.is_folded else call.tokens
 
 
 class ExpertKernels(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from math import exp, hypot, log
 from typing import Any, NamedTuple
@@ -153,13 +153,17 @@ def time_step(tasks: StepTasks, system: PublishedSystem) -> StepTime:
     return StepTime(tasks, step, stages, message, timeline, step_end, closing)
 
 
-def step_in(precision: str, tasks: StepTasks, system: PublishedSystem) -> dict[str, Any]:
-    """Return the fields of ``time_step``'s answer for a run in a precision.
+def step_in(precision: str, tasks: StepTasks, system: PublishedSystem) -> StepTime:
+    """Time one step of a run in a precision.
 
     Where the system answers from another precision, with the same element size and peak, it is extrapolated at best.
     """
     timed = time_step(tasks, system)
-    values = {name: getattr(timed, name) for name in FIELDS}
-    if precision != system.precision:
-        values["step"] = timed.step._replace(source=max(timed.step.source, Source.EXTRAPOLATED))
-    return values
+    if precision == system.precision:
+        return timed
+    return replace(timed, step=timed.step._replace(source=max(timed.step.source, Source.EXTRAPOLATED)))
+
+
+def fields_of(timed: StepTime) -> dict[str, Any]:
+    """Return the fields of a step's time, for a class that adds others."""
+    return {name: getattr(timed, name) for name in FIELDS}

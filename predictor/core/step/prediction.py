@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from predictor.core.costs.low_precision import peak_tflop_per_s
 from predictor.core.costs.published import PublishedSystem
-from predictor.core.step.composition import StepTime, step_in
+from predictor.core.step.composition import StepTime, fields_of, step_in
 from predictor.core.step.discrepancy import Discrepancy, discrepancy, operators_deviation
 from predictor.core.step.memory_verdict import retries_on
 from predictor.core.workload.low_precision import product_precision
@@ -55,14 +55,14 @@ def predict(run: TrainingRun, system: PublishedSystem) -> Prediction:
     Raises:
         PublishedError: the system lacks a regressor that the run needs.
     """
-    timed = step_in(run.precision, transformer_step(on_system(run, system)), system)
-    modelled = StepTime(**timed)
+    modelled = step_in(run.precision, transformer_step(on_system(run, system)), system)
     operators = operators_deviation(modelled.step, modelled.closing)
     found = discrepancy(run, system, modelled.host_share, operators)
+    fields = fields_of(modelled)
     if found is not None:
-        timed["step"] = found.applied(modelled.step, retries_on(modelled.tasks, system))
+        fields["step"] = found.applied(modelled.step, retries_on(modelled.tasks, system))
     return Prediction(
-        **timed,
+        **fields,
         run=run,
         system=system.name,
         gpu=system.gpu,

@@ -87,10 +87,6 @@ class MixtureOfExperts:
         """Return the width of a token on its way to its experts and back."""
         return self.latent_size or hidden_size
 
-    def latent_parameters(self, hidden_size: int) -> int:
-        """Return the parameters of both projections, whole on every rank."""
-        return 2 * hidden_size * self.latent_size
-
 
 @dataclass(frozen=True, slots=True)
 class Architecture(ModelKeys):

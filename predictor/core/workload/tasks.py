@@ -10,7 +10,7 @@ from predictor.core.costs import scalar_kernels
 from predictor.core.costs.catalogue import catalogue
 from predictor.core.costs.collectives import COLLECTIVES, Topology, collective_shape
 from predictor.core.costs.layer_call import LayerCall
-from predictor.core.costs.operator import Direction, Operator, Shape, in_kernel
+from predictor.core.costs.operator import Direction, Operator, Shape
 
 FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
 # Rows of a residual addition that is long enough to run at full rate, and inside what systems measure.
@@ -138,9 +138,9 @@ def scaled(tasks: list[Task], share: float) -> list[Task]:
     return [task._replace(times=task.times * share, launches=task.launches * share) for task in tasks]
 
 
-def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0, kernel: str = "") -> Task:
-    """Return the task of a catalogue operator on one layer call; of attention in the named implementation."""
-    operator = in_kernel(catalogue()[name], kernel)
+def operator_task(name: str, call: LayerCall, direction: Direction, times: float = 1.0) -> Task:
+    """Return the task of a catalogue operator on one layer call."""
+    operator = catalogue()[name]
     launches = times * operator.launches[direction is BACKWARD]
     return Task(name, operator, direction, operator.shape_in(call), times, Part.OPERATORS, launches)
 
@@ -161,16 +161,14 @@ def collective_task(name: str, size_bytes: float, group: Topology, part: Part, t
     return [Task(name, collective, FORWARD, shape, times, part, times * collective.launches[0])]
 
 
-def stream_task(
-    name: str, size_bytes: float, call: LayerCall, launches: float = 1, part: Part = Part.SIDE_KERNELS
-) -> Task:
+def stream_task(name: str, size_bytes: float, call: LayerCall, launches: float = 1) -> Task:
     """Return the task of an element-wise kernel without measurements, from the bytes that it reads and writes.
 
     It runs at the rate of the residual addition over activations of the same width: both only stream memory. One that
     streams more than an activation is timed by an addition of its own size, up to STREAM_ROWS, where rates have
     levelled off; in parts of a small activation's size it would pay for a launch each.
     """
-    return _streamed(name, size_bytes, call, call.tokens, launches, part)
+    return _streamed(name, size_bytes, call, call.tokens, launches, Part.SIDE_KERNELS)
 
 
 def scalar_task(name: str, elements: float, size_bytes: float, kernels: int, launches: float) -> Task:

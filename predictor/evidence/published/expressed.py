@@ -21,11 +21,6 @@ FRAMEWORKS = {
 }
 
 
-def is_expressed(row: Row) -> bool:
-    """Return whether a row says its configuration, or which converter makes it."""
-    return row.text("expressed_as") != ""
-
-
 def configuration(row: Row) -> dict[str, Any]:
     """Return the configuration of a row.
 

@@ -70,15 +70,6 @@ def lru_hit_share(keys: KeyDistribution, cached: float, rows: float) -> float:
     return max(0.0, min(most, 1.0 - keys.after(high, rows)[1]))
 
 
-def share_for_hits(keys: KeyDistribution, hit_share: float, rows: float) -> float:
-    """Return the share of the rows, the most frequent ones, that answers so many of the lookups."""
-    low, high = 0.0, 1.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if keys.hit_share(middle * rows, rows) < hit_share else (low, middle)
-    return high
-
-
 def missed_rows(keys: KeyDistribution, lookups: float, cached: float, rows: float) -> float:
     """Return the different rows that so many lookups touch and a cache of the most frequent keys does not hold.
 

@@ -68,7 +68,7 @@ TaskWork = Communication | Computation
 
 
 def write_chakra(
-    folder: Path, parts: Iterable[Mapping[int, ChakraFile]], groups: Mapping[str, Sequence[int]], name: str = "step"
+    folder: Path, parts: Iterable[Mapping[int, ChakraFile]], groups: Mapping[str, Sequence[int]]
 ) -> list[Path]:
     """Write a step, one file a rank (``step.0.et`` …), and ``step.groups.json`` where there are groups.
 
@@ -76,7 +76,6 @@ def write_chakra(
         folder: is made where it is missing.
         parts: files by rank, of some ranks at a time.
         groups: ranks of the groups that collectives name; ASTRA-sim wants whole numbers above 0 as names.
-        name: of the files.
 
     Returns:
         The files of the ranks, in their order.
@@ -88,11 +87,11 @@ def write_chakra(
     paths = {}
     for files in parts:
         for rank, file in files.items():
-            paths[rank] = folder / f"{name}.{rank}.et"
+            paths[rank] = folder / f"step.{rank}.et"
             write_chakra_file(paths[rank], file)
     if groups:
         content = {group: list(ranks) for group, ranks in groups.items()}
-        write_whole(folder / f"{name}.{GROUPS_FILE}.json", json.dumps(content) + "\n")
+        write_whole(folder / f"step.{GROUPS_FILE}.json", json.dumps(content) + "\n")
     return [paths[rank] for rank in sorted(paths)]
 
 

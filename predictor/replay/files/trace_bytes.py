@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import BinaryIO
 
-PIECE_BYTES = 4 << 20
+PIECE_BYTES, FIRST_BYTES = 4 << 20, 64
 COMPRESSED_BYTES = 1 << 16
 GZIP = b"\x1f\x8b"
 UTF8_MARK = b"\xef\xbb\xbf"
@@ -23,14 +23,14 @@ def pieces(stream: BinaryIO, notes: list[str]) -> Iterator[bytes]:
     return _first_member(_unpacked(stream, notes))
 
 
-def first_bytes(stream: BinaryIO, count: int = 64) -> bytes:
+def first_bytes(stream: BinaryIO) -> bytes:
     """Return how the content begins, without white space."""
     head = b""
     for piece in pieces(stream, []):
         head = (head + piece).lstrip()
-        if len(head) >= count:
+        if len(head) >= FIRST_BYTES:
             break
-    return head[:count]
+    return head[:FIRST_BYTES]
 
 
 def _unpacked(stream: BinaryIO, notes: list[str]) -> Iterator[bytes]:

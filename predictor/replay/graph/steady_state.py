@@ -44,36 +44,34 @@ class SteadyReplay(NamedTuple):
         return self.replay.makespan_us - self.since_us
 
 
-def steady_step_us(tasks: Sequence[GraphTask], copies: int = COPIES) -> float:
+def steady_step_us(tasks: Sequence[GraphTask]) -> float:
     """Return the time that the last of several copies of a step adds, in µs.
 
     Args:
         tasks: of a step, of one rank or of all (``graph_tasks_of``), changed or not. What earlier steps left to do
             counts for nothing, as the copies before leave it.
-        copies: of the step; the first ones fill the queues of the GPU.
 
     Raises:
         GraphError: its tasks wait for each other in a circle.
     """
     with paused_collector():
-        ends = task_ends_us(_repeated(tasks, copies, _counterparts(tasks)))
-    return max(ends, default=0.0) - max(ends[: (copies - 1) * len(tasks)], default=0.0)
+        ends = task_ends_us(_repeated(tasks, COPIES, _counterparts(tasks)))
+    return max(ends, default=0.0) - max(ends[: (COPIES - 1) * len(tasks)], default=0.0)
 
 
-def steady_replay(tasks: Sequence[GraphTask], copies: int = COPIES) -> SteadyReplay:
+def steady_replay(tasks: Sequence[GraphTask]) -> SteadyReplay:
     """Replay several copies of a step and return the last one.
 
     Args:
         tasks: as of ``steady_step_us``.
-        copies: likewise.
 
     Raises:
         GraphError: tasks wait for each other in a circle.
     """
     counterparts = _counterparts(tasks)
     with paused_collector():
-        whole = replay_graph(_repeated(tasks, copies, counterparts))
-    first = (copies - 1) * len(tasks)
+        whole = replay_graph(_repeated(tasks, COPIES, counterparts))
+    first = (COPIES - 1) * len(tasks)
     last = whole.spans[first:]
     began = min(
         (
@@ -89,7 +87,7 @@ def steady_replay(tasks: Sequence[GraphTask], copies: int = COPIES) -> SteadyRep
         ran = span
         if position in counterparts:
             back, task = counterparts[position]
-            ran = whole.spans[task + (copies - 1 - back) * len(tasks)] if back < copies else span
+            ran = whole.spans[task + (COPIES - 1 - back) * len(tasks)] if back < COPIES else span
         spans.append(_moved(tasks[position], ran, began))
     path = [position - first for position in whole.critical_path if whole.spans[position].end_us > since_us]
     return SteadyReplay(GraphReplay(spans, whole.makespan_us - began, path, {}), since_us - began)

@@ -111,7 +111,6 @@ def greedy_plan(
     within_us: float | None = None,
     memory_bytes: float | None = None,
     memory: Resource | None = None,
-    rules: PrecisionRules = RULES,
 ) -> GreedyPlan:
     """Return a plan that gives precision back, the largest gain first, while it is not slower and fits.
 
@@ -123,7 +122,6 @@ def greedy_plan(
         within_us: time that must not be exceeded; None for that of the start.
         memory_bytes: budget of what ``memory`` counts; None for no limit.
         memory: bytes that an operator in a precision takes.
-        rules: of casts.
 
     Raises:
         PlanError: the start is slower than ``within_us`` or over the memory, or ``memory`` is missing.
@@ -132,7 +130,7 @@ def greedy_plan(
     if memory_bytes is not None and memory is None:
         raise PlanError("memory_bytes needs memory, the bytes of an operator in a precision")
     sensitivity = sensitivity_of(indicator)
-    clock = PlanClock(graph, costs, rules)
+    clock = PlanClock(graph, costs, RULES)
     ladders = {node.label: _ladder(node, indicator) for node in graph.nodes if node.choices}
     plan = {label: ladder[0] for label, ladder in ladders.items()} | dict(start or {})
     limit = clock.us(plan) if within_us is None else within_us

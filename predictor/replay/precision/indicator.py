@@ -166,14 +166,12 @@ def indicator(
     }
 
 
-def indicator_without_statistics(
-    graph: OperatorGraph, precisions: Sequence[Precision] = tuple(Precision)
-) -> Mapping[str, Mapping[Precision, float]]:
+def indicator_without_statistics(graph: OperatorGraph) -> Mapping[str, Mapping[Precision, float]]:
     """Return a stand-in where no statistics were gathered: every tensor has the root mean square 1, and 4 at most.
 
     It orders operators by size and depth alone, so its numbers compare plans of one graph and nothing else.
     """
-    return indicator(graph, Statistics(operators=tuple(_unit(graph))), precisions)
+    return indicator(graph, Statistics(operators=tuple(_unit(graph))), tuple(Precision))
 
 
 def _unit(graph: OperatorGraph) -> list[OperatorStatistics]:

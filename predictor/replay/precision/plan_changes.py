@@ -20,7 +20,7 @@ from predictor.replay.precision.cost_sources import Pass
 from predictor.replay.precision.nesting import Inside
 from predictor.replay.precision.operator_graph import OperatorGraph, OperatorNode, Plan
 from predictor.replay.precision.plan_time import Cast, Costs, casts_of, propagate
-from predictor.replay.precision.rules import RULES, PrecisionRules
+from predictor.replay.precision.rules import RULES
 
 ON_GPU = frozenset({TaskKind.KERNEL, TaskKind.COPY})
 ON_HOST = frozenset({TaskKind.HOST})
@@ -63,9 +63,7 @@ class PlanChanges(NamedTuple):
     operators: int
 
 
-def plan_changes(
-    local: LocalGraph, graph: OperatorGraph, plan: Plan, costs: Costs, rules: PrecisionRules = RULES
-) -> PlanChanges:
+def plan_changes(local: LocalGraph, graph: OperatorGraph, plan: Plan, costs: Costs) -> PlanChanges:
     """Return what a plan changes in the step that a graph was made of; what it does not name is as traced.
 
     Raises:
@@ -74,8 +72,8 @@ def plan_changes(
     """
     inside = Inside.of(local)
     as_traced = [node.traced for node in graph.nodes]
-    precisions = propagate(graph, plan, rules)
-    old, new = (casts_of(graph, each, rules) for each in (as_traced, precisions))
+    precisions = propagate(graph, plan, RULES)
+    old, new = (casts_of(graph, each, RULES) for each in (as_traced, precisions))
     durations: dict[int, float] = {}
     before = after = ZERO
     operators = 0

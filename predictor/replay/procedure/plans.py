@@ -22,10 +22,9 @@ from predictor.replay.procedure.blocks import Block, blocks
 from predictor.replay.procedure.command import folders_of, new_parser
 from predictor.replay.procedure.folders import Folders
 from predictor.replay.procedure.kernels import add_config, config_of
-from predictor.replay.procedure.memory_of_step import memory_model
+from predictor.replay.procedure.memory_of_step import memory_bytes, memory_model, told
 from predictor.replay.procedure.predicted import JobTrace, open_job, predict_plans
 from predictor.replay.procedure.rank_costs import RankCosts
-from predictor.replay.procedure.sizes import memory_bytes, told
 
 GVAR, UNIT = "gvar", "unit"
 INDICATORS = (GVAR, UNIT)  # the first is the usual one

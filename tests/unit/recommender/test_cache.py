@@ -17,7 +17,6 @@ from predictor.recommender.workload.cache import (
     lru_hit_share,
     missed_rows,
     request_cost,
-    share_for_hits,
 )
 from predictor.recommender.workload.embedding import Combiner, EmbeddingKind, EmbeddingLayer
 from predictor.recommender.workload.keys import UNIFORM, KeyDistribution
@@ -73,12 +72,6 @@ def test_ends() -> None:
     assert missed_rows(UNIFORM, 10, 100, 100) == 0.0
     assert missed_rows(UNIFORM, 1e9, 0, 100) == pytest.approx(100.0)
     assert request_cost(recommender(), 10, 1.0, LINK, LONG).us == 0.0
-
-
-@pytest.mark.parametrize("hits", [0.5, 0.9, 0.99])
-def test_share_for_hits_is_the_inverse(hits: float) -> None:
-    assert LONG.hit_share(share_for_hits(LONG, hits, 1e6) * 1e6, 1e6) == pytest.approx(hits, abs=1e-3)
-    assert share_for_hits(UNIFORM, hits, 1e6) == pytest.approx(hits)
 
 
 def test_traffic_of_a_request_is_its_missing_rows() -> None:

@@ -23,8 +23,8 @@ import torch.distributed as dist
 
 from hugectr.embedding.hashed_rows import HashedRows
 from hugectr.embedding.records import Records, record_type, reset
+from hugectr.embedding.row_store import TableRows
 from hugectr.embedding.sharded_embeddings import ShardedEmbeddings
-from hugectr.embedding.table_rows import TableRows
 from hugectr.exceptions import DataError
 from predictor.recommender.workload.embedding import EmbeddingKind, EmbeddingLayer
 

@@ -1,7 +1,6 @@
 """Decoder-only transformers, saved as safetensors and JSON."""
 
 from llm_trainer.models.kv_cache import KVCache
-from llm_trainer.models.output import ModelOutput
-from llm_trainer.models.transformer import TransformerLM
+from llm_trainer.models.transformer import ModelOutput, TransformerLM
 
 __all__ = ["KVCache", "ModelOutput", "TransformerLM"]

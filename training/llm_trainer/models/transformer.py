@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,31 @@ from llm_trainer.config import ModelConfig
 from llm_trainer.exceptions import ModelConfigurationError
 from llm_trainer.models.kv_cache import KVCache
 from llm_trainer.models.layers import Context, TransformerLayer, make_norm
-from llm_trainer.models.output import ModelOutput
 from llm_trainer.models.pretrained import check_weights, read_config_and_weights, save
 from llm_trainer.models.rope import rotary_table, sinusoidal_table
 from model_training_framework.trainer.operator_scopes import operator
+
+
+class ModelOutput(NamedTuple):
+    """Loss and logits, by attribute, by name or by place.
+
+    A tuple, so that DistributedDataParallel and FSDP2 see the tensors inside.
+
+    Attributes:
+        loss: mean cross entropy of the next token; None without labels.
+        logits: (batch, sequence, vocabulary).
+    """
+
+    loss: Tensor | None
+    logits: Tensor
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return a field by its name or place."""
+        if isinstance(key, str):
+            if key not in self._fields:
+                raise KeyError(key)
+            return getattr(self, key)
+        return tuple(self)[key]
 
 
 class Embedding(nn.Module):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,8 +27,9 @@ class Launched(NamedTuple):
     nodes: int
 
 
-def launched_ranks(environment: Mapping[str, str] = os.environ) -> Launched:
+def launched_ranks() -> Launched:
     """Return the processes of this run: torchrun's, Slurm's, or this one alone."""
+    environment = os.environ
     if "WORLD_SIZE" in environment:
         world_size = int(environment["WORLD_SIZE"])
         return Launched(world_size, max(1, world_size // int(environment.get("LOCAL_WORLD_SIZE", world_size))))

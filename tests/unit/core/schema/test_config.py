@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter
 from predictor.core.base.errors import ConfigError, MissingKeyError, PublishedError
 from predictor.core.base.read_yaml import read_mapping
 from predictor.core.base.sizes import LARGEST, must_divide, whole
-from predictor.core.blocks.indexer import Indexer
+from predictor.core.blocks.latent_attention import Indexer
 from predictor.core.blocks.mamba2 import Mamba2
 from predictor.core.plan.loading import load, prepare, read_config
 from predictor.core.plan.to_run import to_run

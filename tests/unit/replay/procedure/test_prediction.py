@@ -22,7 +22,7 @@ from predictor.replay.precision.operator_graph import Precision
 from predictor.replay.procedure import analysis, comparison, plans
 from predictor.replay.procedure.command import Answer, run
 from predictor.replay.procedure.documents import CriticalData, CriticalPath, ForwardGraph, NodeData, read_document
-from predictor.replay.procedure.sizes import memory_bytes
+from predictor.replay.procedure.memory_of_step import memory_bytes
 from tests.unit.procedure_traces import HIDDEN, TOKENS, Perceptron
 
 ROOT = Path(__file__).resolve().parents[4]
