@@ -14,7 +14,7 @@ from predictor.core.timeline.schedules import SCHEDULES, V_CHUNKS
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.run_choices import Recompute, RecomputeModule
+from predictor.core.workload.run_choices import OffloadModule, Recompute, RecomputeModule
 from predictor.core.workload.transformer import Attention, Loss, Transformer
 from predictor.layout_search.divisions import Split, divisors, nests, split_of
 
@@ -29,6 +29,8 @@ MAX_CHUNKS = 16
 SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_searched)
 # One layer a chunk is published for 80 layers on 4 stages (NVIDIA/NeMo, llama3 70b on H200).
 MAX_CHUNKS_OF_FRAMEWORKS = 32
+Retention = tuple[Recompute, tuple[RecomputeModule, ...], tuple[OffloadModule, ...]]
+"""What a candidate does not keep on the GPU: a mode of recomputation with its modules, and offloaded modules."""
 
 
 class Degrees(NamedTuple):
@@ -60,6 +62,8 @@ class Plan(NamedTuple):
     """Neighbouring ranks that share out states, where not all of them do (HSDP)."""
     recompute_layers: int | None = None
     """Layers of each chunk that full recomputation applies to; all if None."""
+    offload_modules: tuple[OffloadModule, ...] = ()
+    """Modules whose inputs travel to host memory."""
 
     @property
     def chunks(self) -> tuple[int, bool]:
@@ -93,6 +97,7 @@ class Space:
         rules: of the framework that is to run it; None: of none.
         tensor_inside: tensor-parallel groups stay inside a node, or an NVLink domain that spans nodes.
         first_batch: samples of the first steps, which replicas share out as well, of a batch that grows; else 0.
+        offloads: activations may travel to host memory.
     """
 
     base: TrainingRun
@@ -107,6 +112,7 @@ class Space:
     rules: FrameworkRules | None = None
     tensor_inside: bool = False
     first_batch: int = 0
+    offloads: bool = False
 
     @property
     def model(self) -> Transformer:
@@ -224,7 +230,7 @@ class Space:
             and degrees in experts
             and (plan.zero_stage, plan.zero_group) in own.sharings(degrees)
             and plan.sequence_parallel in own.sequence_parallels(degrees)
-            and (plan.recompute, plan.modules) in own.recomputes()
+            and (plan.recompute, plan.modules, plan.offload_modules) in own.recomputes()
             and (plan.schedule, plan.num_chunks) in own.orders(degrees, plan.num_micro_batches)
         )
 
@@ -279,18 +285,22 @@ class Space:
             return [True] if divides else []
         return [False, True] if divides else [False]
 
-    def recomputes(self) -> list[tuple[Recompute, tuple[RecomputeModule, ...]]]:
+    def recomputes(self) -> list[Retention]:
         """Return the modes of recomputation, with modules; selective recomputation of fused attention gains nothing."""
         usual = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-        found: list[tuple[Recompute, tuple[RecomputeModule, ...]]] = []
+        found: list[Retention] = []
         for mode in usual if self.rules is None else self.rules.recomputes:
             if mode is Recompute.FULL and self._overlaps_experts:
                 continue
             if mode is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH:
-                found.append((mode, ()))
+                found.append((mode, (), ()))
             elif self.rules is not None:
-                found += [(mode, modules) for modules in self.rules.modules(self.model)]
-        return found
+                found += [(mode, modules, ()) for modules in self.rules.modules(self.model)]
+        kept = [
+            each for each in found if each[0] is not Recompute.FULL
+        ]  # whole layers that run again keep nothing else
+        offloads = self.rules.offloads(self.model) if self.offloads and self.rules is not None else ()
+        return [*found, *((mode, modules, offloaded) for mode, modules, _ in kept for offloaded in offloads)]
 
     def orders(self, degrees: Degrees, num_micro_batches: int) -> list[tuple[str, int]]:
         """Return every (schedule, chunks per stage) that the stages and micro-batches allow."""
@@ -343,7 +353,7 @@ class Space:
             offload_parameters=False,
             offload_activation_layers=0,
             offload_activations=False,
-            offload_modules=(),
+            offload_modules=plan.offload_modules,
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,

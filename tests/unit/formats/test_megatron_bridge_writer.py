@@ -67,6 +67,7 @@ ALONE = Degrees(1, 1, 1, 64, 1)
         ),
         ({"training": {"cuda_graphs": ["attn"]}}, ("cfg.rng.te_rng_tracker = True",)),
         ({"training": {"offload_optimizer": 0.5}}, ("cfg.optimizer.optimizer_offload_fraction = 0.5",)),
+        ({"training": {"offload_modules": ["core_attn"]}}, ("cfg.model.offload_modules = ['core_attn']",)),
         ({"parallelism": {"zero_group_size": 8}}, ("cfg.ddp.num_distributed_optimizer_instances = 8",)),
         ({"model": {"loss": "fused"}}, ('cfg.model.cross_entropy_fusion_impl = "te"',)),
         ({"model": {"loss": "vocabulary_parallel"}}, ("cfg.model.cross_entropy_loss_fusion = False",)),
