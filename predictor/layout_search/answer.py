@@ -17,11 +17,12 @@ from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict, memo
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.workload.partition import uniform
 from predictor.core.workload.run_choices import Recompute
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.near_duplicates import Ranked
 from predictor.layout_search.question import SearchProblem
 from predictor.layout_search.rank import Ranking, rank
 from predictor.layout_search.shared_parts import SharedParts
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.space import Space
 
 
 @dataclass(frozen=True, slots=True)

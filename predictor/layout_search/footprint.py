@@ -21,8 +21,9 @@ from predictor.core.workload.software import ON_DEEPSPEED
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory
 from predictor.core.workload.transformer import LayerKind, Loss
 from predictor.core.workload.transformer_memory import edge_memory, layer_memory, stage_states
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.lines import Line
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.space import Space
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
 
 

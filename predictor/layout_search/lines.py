@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from predictor.core.workload.parallelism_keys import ZeroStage
-from predictor.layout_search.space import Degrees, Plan, Retention, Space
+from predictor.layout_search.candidate import Degrees, Plan, Retention
+from predictor.layout_search.space import Space
 
 Batches = tuple[tuple[int, int], ...]
 """Micro-batch sizes with their numbers of micro-batches, the smallest first."""

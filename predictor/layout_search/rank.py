@@ -17,11 +17,12 @@ from predictor.core.base.words import counted
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.memory import GIB
 from predictor.core.step.memory_verdict import MEMORY_ERROR
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import AS_FEW_AS_FIT, Cell, Line, cells
 from predictor.layout_search.near_duplicates import Ranked, folded
 from predictor.layout_search.shared_parts import SharedParts
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.space import Space
 from predictor.layout_search.stages import ROUNDING, Key
 from predictor.layout_search.timer import Timer
 from predictor.layout_search.watch import WATCH

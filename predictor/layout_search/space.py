@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
 from predictor.core.timeline.allowed_sizes import check
@@ -14,8 +14,9 @@ from predictor.core.timeline.schedules import SCHEDULES, V_CHUNKS
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.run_choices import OffloadModule, Recompute, RecomputeModule
+from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.transformer import Attention, Loss, Transformer
+from predictor.layout_search.candidate import Degrees, Plan, Retention
 from predictor.layout_search.divisions import Split, divisors, nests, split_of
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
@@ -29,56 +30,6 @@ MAX_CHUNKS = 16
 SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_searched)
 # One layer a chunk is published for 80 layers on 4 stages (NVIDIA/NeMo, llama3 70b on H200).
 MAX_CHUNKS_OF_FRAMEWORKS = 32
-Retention = tuple[Recompute, tuple[RecomputeModule, ...], tuple[OffloadModule, ...]]
-"""What a candidate does not keep on the GPU: a mode of recomputation with its modules, and offloaded modules."""
-
-
-class Degrees(NamedTuple):
-    """One way to multiply to the GPUs."""
-
-    tensor: int
-    context: int
-    pipeline: int
-    data: int
-    expert: int
-    expert_split: int | None = None
-    """Ranks that split every expert; as all else where None."""
-
-
-class Plan(NamedTuple):
-    """A candidate: the choices of a search."""
-
-    degrees: Degrees
-    zero_stage: ZeroStage
-    sequence_parallel: bool
-    micro_batch_size: int
-    num_micro_batches: int
-    recompute: Recompute
-    schedule: str
-    num_chunks: int
-    modules: tuple[RecomputeModule, ...] = ()
-    """What selective recomputation covers; the core of attention if empty."""
-    zero_group: int | None = None
-    """Neighbouring ranks that share out states, where not all of them do (HSDP)."""
-    recompute_layers: int | None = None
-    """Layers of each chunk that full recomputation applies to; all if None."""
-    offload_modules: tuple[OffloadModule, ...] = ()
-    """Modules whose inputs travel to host memory."""
-
-    @property
-    def chunks(self) -> tuple[int, bool]:
-        """Return the chunks of a stage, and whether the second ones come back up the stages."""
-        return self.num_chunks, SCHEDULES[self.schedule].v_shaped
-
-    @property
-    def sharing(self) -> tuple[Degrees, ZeroStage, int | None]:
-        """Return the parallel sizes and how replicas share out states."""
-        return self.degrees, self.zero_stage, self.zero_group
-
-    @property
-    def recomputes_all(self) -> bool:
-        """Return whether every layer is computed again as a whole."""
-        return self.recompute is Recompute.FULL and self.recompute_layers is None
 
 
 @dataclass(frozen=True, slots=True)

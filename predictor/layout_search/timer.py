@@ -32,7 +32,8 @@ from predictor.core.workload.step_tasks import BlockTasks
 from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import LAUNCHES_AHEAD, generator_launches, layer_block
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.candidate import Plan
+from predictor.layout_search.space import Space
 from predictor.layout_search.stage_times import End, LayerWork, Timing, Work
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
 

@@ -14,9 +14,9 @@ from predictor.core.schema.presets import preset
 from predictor.formats.megatron_bridge.writer import hub_name
 from predictor.formats.writers import written
 from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.candidate import Degrees
 from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
-from predictor.layout_search.space import Degrees
 
 
 def configuration(degrees: Degrees, preset: str = "llama3-8b", **changes: Any) -> dict[str, Any]:

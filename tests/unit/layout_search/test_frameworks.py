@@ -17,12 +17,12 @@ from predictor.core.step.prediction import predict
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.layout_search.answer import configuration, search
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.layout_search.rank import rank
 from predictor.layout_search.report.ranking import render, to_json
-from predictor.layout_search.space import Plan
 from predictor.layout_search.stages import Pipelines
 from predictor.layout_search.timer import Timer
 from tests.unit.layout_search.test_search import SMALL, SPARSE, config

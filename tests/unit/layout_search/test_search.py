@@ -18,13 +18,14 @@ from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict
 from predictor.core.step.prediction import predict
 from predictor.layout_search.answer import SearchAnswer, search
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import plans
 from predictor.layout_search.near_duplicates import Ranked
 from predictor.layout_search.question import SearchQuestion, search_problem
 from predictor.layout_search.rank import rank
 from predictor.layout_search.report.ranking import bottleneck, render, to_csv, to_json, why
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.space import Space
 from predictor.layout_search.stages import Pipelines
 from predictor.layout_search.timer import Timer
 
