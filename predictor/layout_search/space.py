@@ -259,6 +259,10 @@ class Space:
         if stages == 1:
             return [("1f1b", 1)]  # all schedules of a single stage are one
         orders = []
+        grown = (
+            num_micro_batches * self.first_batch // self.global_batch_size
+        )  # of the first steps of a batch that grows
+        steps = {num_micro_batches, grown or num_micro_batches}
         for name in self.schedules:
             if self.rules is not None and name not in self.rules.schedules:
                 continue
@@ -270,7 +274,8 @@ class Space:
             orders += [
                 (name, count)
                 for count in counts
-                if check(name, stages, num_micro_batches, count) is None and self.split(stages, name, count) is not None
+                if all(check(name, stages, step, count) is None for step in steps)
+                and self.split(stages, name, count) is not None
             ]
         return orders
 

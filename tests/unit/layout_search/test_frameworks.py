@@ -165,6 +165,15 @@ def test_a_winner_may_recompute_some_layers() -> None:
     assert f"recompute full ({plan.recompute_layers} layers a chunk)" in render(answer)
 
 
+def test_a_batch_that_grows_begins_with_whole_groups_of_micro_batches() -> None:
+    space = replace(preset_problem("megatron", gpus=32).space, first_batch=32)
+    grown = [plan for plan in plans(space) if plan.schedule == "interleaved_1f1b"]
+    first = {plan: 32 // (plan.micro_batch_size * plan.degrees.data) for plan in grown}
+    assert grown
+    assert all(first[plan] % plan.degrees.pipeline == 0 for plan in grown)
+    assert any(plan.num_micro_batches > first[plan] for plan in grown)
+
+
 def test_torchtitan_keeps_experts_whole_that_ranks_share_out() -> None:
     found = {plan.degrees for plan, _ in runs("torchtitan", "mixtral-8x7b")}
     beside_tensors = {(degrees.expert > 1, degrees.expert_split) for degrees in found if degrees.tensor > 1}
