@@ -218,7 +218,10 @@ def configuration_of(space: Space, plan: Plan, content: dict[str, Any]) -> dict[
     """Return a candidate as a configuration, given what all candidates share."""
     run, row = space.run(plan), layout_fields(plan)
     chosen_of_training = (
-        *("micro_batch_size", "num_micro_batches", "recompute", "recompute_num_layers"),
+        "micro_batch_size",
+        "num_micro_batches",
+        "recompute",
+        "recompute_num_layers",
         "offload_modules",
     )
     training = {key: row.pop(key) for key in chosen_of_training if key in row}
