@@ -24,6 +24,7 @@ VALUES = (
     "start",
     "deadline",
     "max_price",
+    "max_power_w",
     "probability",
     "global_batch_size",
     "global_batch_tokens",
@@ -87,6 +88,7 @@ def _add_limits(command: argparse.ArgumentParser) -> None:
     limits.add_argument("--start", metavar="DAY", help="first day, such as 2026-12-01; today if absent")
     limits.add_argument("--deadline", metavar="DAY|DAYS", help="last day, or a number of days")
     limits.add_argument("--max-price", metavar="X", help="the most that the training may cost")
+    limits.add_argument("--max-power-w", metavar="W", help="watts of all GPUs together, as a hall allows")
     limits.add_argument("--probability", metavar="P", help="with which both are to be kept; 0.8")
     limits.add_argument(
         "--price", action="append", metavar="[NAME=]X", help="of a GPU-hour of a system, or of all; repeatable"

@@ -16,11 +16,13 @@ from predictor.core.step.breakdown import StageParts, stage_parts
 from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict, memory_verdict
 from predictor.core.step.prediction import Prediction, predict
 from predictor.core.workload.partition import uniform
+from predictor.core.workload.run_choices import Recompute
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.near_duplicates import Ranked
 from predictor.layout_search.question import SearchProblem
 from predictor.layout_search.rank import Ranking, rank
 from predictor.layout_search.shared_parts import SharedParts
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.space import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def search(
     """Answer a search problem; near-duplicates of a faster layout are counted with it.
 
     Where nothing fits, a framework that can keep the optimizer's states in host memory does so, and a note says it.
+    Where the fastest computes whole layers again, layouts that keep activations in host memory compete as well.
 
     Args:
         problem: the space, its system and the memory of a GPU.
@@ -106,6 +109,9 @@ def search(
             raise
         problem = offloaded
         ranking = ranked(problem)
+    if ranking.best[0].plan.recompute is Recompute.FULL and _offloads_activations(problem):
+        problem = replace(problem, space=replace(problem.space, offloads=True))
+        ranking = ranked(problem)
     winners = [
         _winner(problem.space, problem.system, ranked, near_duplicates)
         for ranked, near_duplicates in zip_longest(ranking.best, ranking.near_duplicates)
@@ -114,7 +120,7 @@ def search(
         [_winner(problem.space, problem.system, ranked) for ranked in found]
         for found in (ranking.pareto, ranking.unsure)
     )
-    notes = (*problem.notes, *_near_the_limit(ranking, problem))
+    notes = (*problem.notes, *_near_the_limit(ranking, problem), *_beside_host(ranking))
     return SearchAnswer(
         space=problem.space,
         system=problem.system,
@@ -126,6 +132,18 @@ def search(
         content=problem.content,
         unsure=unsure,
         budget=problem.budget,
+    )
+
+
+def _offloads_activations(problem: SearchProblem) -> bool:
+    """Return whether a framework can keep activations in host memory, whose link is known.
+
+    Megatron-LM does so beside some CUDA graphs alone (core/transformer/transformer_config.py): beside none here.
+    """
+    space = problem.space
+    is_known = problem.system.hardware.links.host_gb_per_s is not None
+    return (
+        space.rules is not None and bool(space.rules.offloads(space.model)) and is_known and not space.base.cuda_graphs
     )
 
 
@@ -156,6 +174,17 @@ def _near_the_limit(ranking: Ranking, problem: SearchProblem) -> list[str]:
     return [f"No layout fits for certain: measured peaks are met within {MEMORY_ERROR:.0%}; more GPUs leave room."]
 
 
+def _beside_host(ranking: Ranking) -> list[str]:
+    """Return a note where the fastest layout keeps activations in host memory."""
+    if not ranking.best[0].plan.offload_modules:
+        return []
+    said = (
+        "Inputs of modules travel to host memory and back beside computing (training.offload_modules), since the "
+        "fastest layout without it computes whole layers again."
+    )
+    return [said]
+
+
 def layout_fields(plan: Plan) -> dict[str, Any]:
     """Return what a search chose under the names of a configuration."""
     degrees = plan.degrees
@@ -176,6 +205,7 @@ def layout_fields(plan: Plan) -> dict[str, Any]:
         "recompute_modules": [str(module) for module in plan.modules],
         **({} if plan.zero_group is None else {"zero_group_size": plan.zero_group}),
         **({} if plan.recompute_layers is None else {"recompute_num_layers": plan.recompute_layers}),
+        **({"offload_modules": [str(module) for module in plan.offload_modules]} if plan.offload_modules else {}),
     }
 
 
@@ -187,7 +217,13 @@ def configuration(answer: SearchAnswer, winner: Winner) -> dict[str, Any]:
 def configuration_of(space: Space, plan: Plan, content: dict[str, Any]) -> dict[str, Any]:
     """Return a candidate as a configuration, given what all candidates share."""
     run, row = space.run(plan), layout_fields(plan)
-    chosen_of_training = ("micro_batch_size", "num_micro_batches", "recompute", "recompute_num_layers")
+    chosen_of_training = (
+        "micro_batch_size",
+        "num_micro_batches",
+        "recompute",
+        "recompute_num_layers",
+        "offload_modules",
+    )
     training = {key: row.pop(key) for key in chosen_of_training if key in row}
     if modules := row.pop("recompute_modules"):
         training["recompute_modules"] = modules

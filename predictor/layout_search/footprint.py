@@ -14,14 +14,16 @@ from typing import NamedTuple
 from predictor.core.step.memory import allowance_bytes, end_bytes, stage_activations, together, working_bytes
 from predictor.core.timeline.schedules import SCHEDULES
 from predictor.core.workload.low_precision import cast_weights
+from predictor.core.workload.offload import on_gpu_beside_host
 from predictor.core.workload.pipeline import Pipeline, Stage
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.software import ON_DEEPSPEED
 from predictor.core.workload.step_tasks import NO_MEMORY, BlockMemory
 from predictor.core.workload.transformer import LayerKind, Loss
 from predictor.core.workload.transformer_memory import edge_memory, layer_memory, stage_states
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.lines import Line
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.space import Space
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
 
 
@@ -143,8 +145,8 @@ class Footprints:
         """Return what every distinct stage holds beside its states."""
         num_stages, count = plan.degrees.pipeline, plan.num_micro_batches
         shared = shared_key(plan)
-        recomputed = plan.recompute, plan.modules, plan.recompute_layers
-        key = (shared, recomputed, plan.schedule, num_stages, count, plan.num_chunks)
+        retained = plan.recompute, plan.modules, plan.recompute_layers, plan.offload_modules
+        key = (shared, retained, plan.schedule, num_stages, count, plan.num_chunks)
         known = self._computing.get(key)
         if known is None:
             schedule = SCHEDULES[plan.schedule]
@@ -176,8 +178,8 @@ class Footprints:
 
     def _held_by(self, plan: Plan, shared: Key, stages: Pipeline) -> list[_Held]:
         """Return what every distinct stage's blocks hold."""
-        recomputed = plan.recompute, plan.modules, plan.recompute_layers
-        key = (shared, recomputed, plan.degrees.pipeline, plan.chunks)
+        retained = plan.recompute, plan.modules, plan.recompute_layers, plan.offload_modules
+        key = (shared, retained, plan.degrees.pipeline, plan.chunks)
         known = self._held.get(key)
         if known is None:
             again, whole = alike_layers(plan)
@@ -203,10 +205,11 @@ class Footprints:
     def _layer(self, plan: Plan, shared: Key, kind: LayerKind) -> BlockMemory:
         """Return what a layer holds; a candidate recomputes all its layers alike."""
         stages = plan.degrees.pipeline if self._keeps_outputs else 1
-        key = (shared, plan.recompute, plan.modules, stages, kind)
+        key = (shared, plan.recompute, plan.modules, plan.offload_modules, stages, kind)
         known = self._layers.get(key)
         if known is None:
-            known = self._layers[key] = layer_memory(self._pipelines.run(plan), kind)
+            run = self._pipelines.run(plan)
+            known = self._layers[key] = on_gpu_beside_host(run, kind, layer_memory(run, kind))
         return known
 
     def _edge(self, plan: Plan, shared: Key, stage: Stage) -> BlockMemory:

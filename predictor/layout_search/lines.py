@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from predictor.core.workload.parallelism_keys import ZeroStage
-from predictor.core.workload.run_choices import Recompute, RecomputeModule
-from predictor.layout_search.space import Degrees, Plan, Space
+from predictor.layout_search.candidate import Degrees, Plan, Retention
+from predictor.layout_search.space import Space
 
 Batches = tuple[tuple[int, int], ...]
 """Micro-batch sizes with their numbers of micro-batches, the smallest first."""
@@ -63,7 +63,7 @@ class Cell(NamedTuple):
     degrees: Degrees
     sharings: list[tuple[ZeroStage, int | None]]
     sequence_parallels: list[bool]
-    recomputes: list[tuple[Recompute, tuple[RecomputeModule, ...]]]
+    recomputes: list[Retention]
     orders: Orders
 
     @property
@@ -86,9 +86,9 @@ class Cell(NamedTuple):
                 if not may_fit(Plan(self.degrees, zero, *choices, zero_group=group)):
                     continue
                 for p, parallel in enumerate(self.sequence_parallels):
-                    for r, (recompute, modules) in enumerate(self.recomputes):
+                    for r, (recompute, modules, offloaded) in enumerate(self.recomputes):
                         choices = parallel, *batches[0], recompute, schedule, chunks
-                        first = Plan(self.degrees, zero, *choices, modules, group)
+                        first = Plan(self.degrees, zero, *choices, modules, group, offload_modules=offloaded)
                         yield Line(first, batches, (self.place, p, r, o, z))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from predictor.layout_search.space import Plan
+from predictor.layout_search.candidate import Plan
 
 # Steps nearer to each other than this are told apart by no run. Measurements of one kernel repeat within 1 % on GH200
 # (regressors/Vista/card.md, noise).

@@ -145,7 +145,7 @@ def _of_any_zero_stage(content: dict[str, Any]) -> dict[str, Any]:
 def _left_out(content: dict[str, Any]) -> tuple[str, ...]:
     """Return a note on the keys that a search leaves out without deciding them; none where there are none."""
     given = [f"{name}.{key}" for name, keys in ABSENT.items() for key in keys if key in (content.get(name) or {})]
-    said = "Left out: candidates recompute and share out states as they choose, and offload no activations"
+    said = "Left out: candidates recompute, share out states and offload activations as they choose"
     return (f"{said} ({', '.join(given)}).",) if given else ()
 
 

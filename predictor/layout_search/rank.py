@@ -17,11 +17,12 @@ from predictor.core.base.words import counted
 from predictor.core.costs.published import PublishedSystem
 from predictor.core.step.memory import GIB
 from predictor.core.step.memory_verdict import MEMORY_ERROR
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import AS_FEW_AS_FIT, Cell, Line, cells
 from predictor.layout_search.near_duplicates import Ranked, folded
 from predictor.layout_search.shared_parts import SharedParts
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.space import Space
 from predictor.layout_search.stages import ROUNDING, Key
 from predictor.layout_search.timer import Timer
 from predictor.layout_search.watch import WATCH
@@ -242,7 +243,8 @@ def fitting(
             raise KeyboardInterrupt
         likely: dict[object, tuple[int, int]] = {}
         for line in cell.lines(lambda plan: footprints.least_bytes(plan) <= limit):
-            switches = line.first.sequence_parallel, line.first.recompute, line.first.modules
+            first = line.first
+            switches = first.sequence_parallel, first.recompute, first.modules, first.offload_modules
             fits, may_fit = footprints.fitting(line, certain, limit, likely.get(switches, (0, 0)))
             likely[switches] = len(fits), len(fits) + len(may_fit)
             sure += [Fitting(line, fits)] if fits else []
@@ -341,6 +343,11 @@ def recomputed(plan: Plan) -> str:
     return f"{plan.recompute} ({', '.join(of)})" if of else str(plan.recompute)
 
 
+def offloaded(plan: Plan) -> list[str]:
+    """Return the modules whose inputs are in host memory, as one word; none where there are none."""
+    return [f"offload {', '.join(plan.offload_modules)}"] if plan.offload_modules else []
+
+
 def shared(plan: Plan) -> str:
     """Return how replicas share out states: the ZeRO stage, with the ranks of a group."""
     return f"ZeRO-{plan.zero_stage}" + (f" in groups of {plan.zero_group}" if plan.zero_group is not None else "")
@@ -363,6 +370,6 @@ def described(plan: Plan) -> str:
     parts += [experts] if (experts := experts_split(plan)) else []
     parts.append(f"micro-batch {plan.micro_batch_size}")
     parts += ["sequence parallel"] if plan.sequence_parallel else []
-    parts += [f"recompute {recomputed(plan)}", shared(plan)]
+    parts += [f"recompute {recomputed(plan)}", *offloaded(plan), shared(plan)]
     interleaving = f" × {plan.num_chunks}" if plan.num_chunks > 1 else ""
     return ", ".join([*parts, plan.schedule + interleaving] if degrees.pipeline > 1 else parts)

@@ -23,7 +23,7 @@ class SharedParts:
     def of(self, space: Space, system: PublishedSystem) -> tuple[Timer, Footprints]:
         """Return what times and sizes a space's candidates; floors are those of a system with a faster slowest GPU."""
         alike = replace(space, num_gpus=1, global_batch_size=1, max_context_parallel=1, max_micro_batch_size=1)
-        alike = replace(alike, max_tensor_parallel=1, first_batch=0)
+        alike = replace(alike, max_tensor_parallel=1, first_batch=0, offloads=False)
         if alike not in self._sized:
             pipelines = Pipelines(alike)
             self._sized[alike] = pipelines, Footprints(alike, pipelines)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from predictor.core.plan.framework_rules import FrameworkRules, SequenceParallel
 from predictor.core.timeline.allowed_sizes import check
@@ -14,8 +14,9 @@ from predictor.core.timeline.schedules import SCHEDULES, V_CHUNKS
 from predictor.core.workload.layout import Layout
 from predictor.core.workload.parallelism_keys import ZeroStage
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.run_choices import Recompute, RecomputeModule
+from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.transformer import Attention, Loss, Transformer
+from predictor.layout_search.candidate import Degrees, Plan, Retention
 from predictor.layout_search.divisions import Split, divisors, nests, split_of
 
 # A ring attends to parts of the sequence; parts shorter than this keep no GPU busy. Two of them make a rank's share.
@@ -29,52 +30,6 @@ MAX_CHUNKS = 16
 SEARCHED = tuple(name for name, schedule in SCHEDULES.items() if schedule.is_searched)
 # One layer a chunk is published for 80 layers on 4 stages (NVIDIA/NeMo, llama3 70b on H200).
 MAX_CHUNKS_OF_FRAMEWORKS = 32
-
-
-class Degrees(NamedTuple):
-    """One way to multiply to the GPUs."""
-
-    tensor: int
-    context: int
-    pipeline: int
-    data: int
-    expert: int
-    expert_split: int | None = None
-    """Ranks that split every expert; as all else where None."""
-
-
-class Plan(NamedTuple):
-    """A candidate: the choices of a search."""
-
-    degrees: Degrees
-    zero_stage: ZeroStage
-    sequence_parallel: bool
-    micro_batch_size: int
-    num_micro_batches: int
-    recompute: Recompute
-    schedule: str
-    num_chunks: int
-    modules: tuple[RecomputeModule, ...] = ()
-    """What selective recomputation covers; the core of attention if empty."""
-    zero_group: int | None = None
-    """Neighbouring ranks that share out states, where not all of them do (HSDP)."""
-    recompute_layers: int | None = None
-    """Layers of each chunk that full recomputation applies to; all if None."""
-
-    @property
-    def chunks(self) -> tuple[int, bool]:
-        """Return the chunks of a stage, and whether the second ones come back up the stages."""
-        return self.num_chunks, SCHEDULES[self.schedule].v_shaped
-
-    @property
-    def sharing(self) -> tuple[Degrees, ZeroStage, int | None]:
-        """Return the parallel sizes and how replicas share out states."""
-        return self.degrees, self.zero_stage, self.zero_group
-
-    @property
-    def recomputes_all(self) -> bool:
-        """Return whether every layer is computed again as a whole."""
-        return self.recompute is Recompute.FULL and self.recompute_layers is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +48,7 @@ class Space:
         rules: of the framework that is to run it; None: of none.
         tensor_inside: tensor-parallel groups stay inside a node, or an NVLink domain that spans nodes.
         first_batch: samples of the first steps, which replicas share out as well, of a batch that grows; else 0.
+        offloads: activations may travel to host memory.
     """
 
     base: TrainingRun
@@ -107,6 +63,7 @@ class Space:
     rules: FrameworkRules | None = None
     tensor_inside: bool = False
     first_batch: int = 0
+    offloads: bool = False
 
     @property
     def model(self) -> Transformer:
@@ -224,7 +181,7 @@ class Space:
             and degrees in experts
             and (plan.zero_stage, plan.zero_group) in own.sharings(degrees)
             and plan.sequence_parallel in own.sequence_parallels(degrees)
-            and (plan.recompute, plan.modules) in own.recomputes()
+            and (plan.recompute, plan.modules, plan.offload_modules) in own.recomputes()
             and (plan.schedule, plan.num_chunks) in own.orders(degrees, plan.num_micro_batches)
         )
 
@@ -279,18 +236,22 @@ class Space:
             return [True] if divides else []
         return [False, True] if divides else [False]
 
-    def recomputes(self) -> list[tuple[Recompute, tuple[RecomputeModule, ...]]]:
+    def recomputes(self) -> list[Retention]:
         """Return the modes of recomputation, with modules; selective recomputation of fused attention gains nothing."""
         usual = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-        found: list[tuple[Recompute, tuple[RecomputeModule, ...]]] = []
+        found: list[Retention] = []
         for mode in usual if self.rules is None else self.rules.recomputes:
             if mode is Recompute.FULL and self._overlaps_experts:
                 continue
             if mode is not Recompute.SELECTIVE or self.model.attention is not Attention.FLASH:
-                found.append((mode, ()))
+                found.append((mode, (), ()))
             elif self.rules is not None:
-                found += [(mode, modules) for modules in self.rules.modules(self.model)]
-        return found
+                found += [(mode, modules, ()) for modules in self.rules.modules(self.model)]
+        kept = [
+            each for each in found if each[0] is not Recompute.FULL
+        ]  # whole layers that run again keep nothing else
+        offloads = self.rules.offloads(self.model) if self.offloads and self.rules is not None else ()
+        return [*found, *((mode, modules, offloaded) for mode, modules, _ in kept for offloaded in offloads)]
 
     def orders(self, degrees: Degrees, num_micro_batches: int) -> list[tuple[str, int]]:
         """Return every (schedule, chunks per stage) that the stages and micro-batches allow."""
@@ -298,6 +259,10 @@ class Space:
         if stages == 1:
             return [("1f1b", 1)]  # all schedules of a single stage are one
         orders = []
+        grown = (
+            num_micro_batches * self.first_batch // self.global_batch_size
+        )  # of the first steps of a batch that grows
+        steps = {num_micro_batches, grown or num_micro_batches}
         for name in self.schedules:
             if self.rules is not None and name not in self.rules.schedules:
                 continue
@@ -309,7 +274,8 @@ class Space:
             orders += [
                 (name, count)
                 for count in counts
-                if check(name, stages, num_micro_batches, count) is None and self.split(stages, name, count) is not None
+                if all(check(name, stages, step, count) is None for step in steps)
+                and self.split(stages, name, count) is not None
             ]
         return orders
 
@@ -343,7 +309,7 @@ class Space:
             offload_parameters=False,
             offload_activation_layers=0,
             offload_activations=False,
-            offload_modules=(),
+            offload_modules=plan.offload_modules,
             micro_batch_size=plan.micro_batch_size,
             num_micro_batches=plan.num_micro_batches,
             recompute=plan.recompute,

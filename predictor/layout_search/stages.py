@@ -6,7 +6,8 @@ from predictor.core.workload.pipeline import Kinds, Pipeline, pipeline
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.core.workload.transformer import LayerKind
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.candidate import Plan
+from predictor.layout_search.space import Space
 
 Key = tuple[object, ...]
 # Sums of the same numbers in another order.

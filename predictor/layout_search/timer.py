@@ -31,7 +31,8 @@ from predictor.core.workload.step_tasks import BlockTasks
 from predictor.core.workload.tasks import Task
 from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import LAUNCHES_AHEAD, generator_launches, layer_block
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.candidate import Plan
+from predictor.layout_search.space import Space
 from predictor.layout_search.stage_times import End, LayerWork, Timing, Work
 from predictor.layout_search.stages import ROUNDING, Key, Pipelines, alike_layers, parted, shared_key
 
@@ -142,8 +143,12 @@ class Timer:
     def _floor_us(self, plan: Plan, layered_as: str, drains: bool) -> float:
         if self._faster is not None:
             return self._faster._floor_us(plan, layered_as, drains)
-        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP) or plan.recompute_layers is not None:
-            plan = plan._replace(recompute=Recompute.NONE, modules=(), recompute_layers=None)
+        if (
+            plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP)
+            or plan.recompute_layers is not None
+            or plan.offload_modules
+        ):
+            plan = plan._replace(recompute=Recompute.NONE, modules=(), recompute_layers=None, offload_modules=())
         shared, count, degrees = shared_key(plan), plan.num_micro_batches, plan.degrees
         blocks = self._blocks(plan)
         key = (shared, count, plan.recompute, degrees.pipeline, plan.chunks, layered_as, drains, blocks)
@@ -219,6 +224,7 @@ class Timer:
             plan.recompute,
             plan.modules,
             plan.recompute_layers,
+            plan.offload_modules,
             plan.degrees.pipeline,
             plan.chunks,
             self._layered_as(plan),
@@ -258,7 +264,7 @@ class Timer:
         recomputed by its forward pass, or by as much of it as the backward pass needs. The traffic of ZeRO-2 and 3
         hides behind that work, so it is timed per candidate, for recomputation too where it hides beside it.
         """
-        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP):
+        if plan.recompute in (Recompute.SELECTIVE, Recompute.PER_OP) or plan.offload_modules:
             return self._layer_exactly(plan, shared, kind)
         is_sharded = plan.zero_stage >= 2
         if is_sharded and (plan.recompute is Recompute.NONE or self._hides_beside_recomputation):
@@ -305,7 +311,8 @@ class Timer:
         """Return a layer's work with the candidate's own micro-batches, recomputation and sharding."""
         layered_as = self._layered_as(plan)
         pipeline = plan.degrees.pipeline > 1, self._blocks(plan)
-        key = (shared, plan.num_micro_batches, plan.recompute, plan.modules, kind, layered_as, is_first, pipeline)
+        retained = plan.recompute, plan.modules, plan.offload_modules
+        key = (shared, plan.num_micro_batches, retained, kind, layered_as, is_first, pipeline)
         known = self._exact.get(key)
         if known is None:
             block = layer_block(self._run(plan, layered_as), kind, is_first)

@@ -81,7 +81,9 @@ class Outcome:
         file, run = self.question.file, self.chosen.winner.prediction.run
         missing = ["no evaluation"] if file.evaluation is not None else []
         if file.ramp_up is not None:
-            increment = run.micro_batch_size * run.layout.data_parallel_size
+            # Interleaving takes micro-batches in groups of the stages, at every size of the batch.
+            groups = run.layout.pipeline_parallel_size if run.virtual_pipeline_parallel_size > 1 else 1
+            increment = run.micro_batch_size * run.layout.data_parallel_size * groups
             samples = file.ramp_up.tokens / run.model.sequence_length
             missing.append(
                 "no ramp-up of the batch, whose steps a job counts: add it, to Megatron-LM as --rampup-batch-size "

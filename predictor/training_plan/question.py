@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import date
 from itertools import product, zip_longest
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from predictor.core.base.errors import ConfigError, PublishedError, same_name
+from predictor.core.costs.hardware_change import current
 from predictor.core.plan.loading import gpus_per_node_of
 from predictor.core.schema.finding import find_system
 from predictor.core.schema.own_system import is_system_file
@@ -117,20 +119,22 @@ class PlanQuestion:
         changes += [f"budget.{key}={_spelled(value)}" for key, value in self.file.budget.items()]
         if case.precision is not None:
             changes.append(f"training.gemm_recipe={'null' if recipe is None else recipe}")
-        problem = search_problem(
-            SearchQuestion(
-                model=_model(self.file.model, self.base),
-                num_gpus=case.num_gpus,
-                system=case.offer.system,
-                global_batch_size=case.batch.samples,
-                global_batch_tokens=case.batch.tokens,
-                sequence_length=self.file.sequence_length,
-                precision=case.precision if recipe is None else None,
-                framework=self.file.framework,
-                train_tokens=self.file.train_tokens,
-                changes=tuple(changes),
-            )
+        question = SearchQuestion(
+            model=_model(self.file.model, self.base),
+            num_gpus=case.num_gpus,
+            system=case.offer.system,
+            global_batch_size=case.batch.samples,
+            global_batch_tokens=case.batch.tokens,
+            sequence_length=self.file.sequence_length,
+            precision=case.precision if recipe is None else None,
+            framework=self.file.framework,
+            train_tokens=self.file.train_tokens,
+            changes=tuple(changes),
         )
+        problem = search_problem(question)
+        limit = inf if self.file.max_power_w is None else self.file.max_power_w / case.num_gpus
+        if limit < (current(problem.system.hardware, "power_limit_w") or 0.0):
+            problem = search_problem(replace(question, changes=(*changes, f"power_limit_w={limit:.6g}")))
         if self.file.ramp_up is None:
             return problem
         # Megatron-LM, megatron/core/num_microbatches_calculator.py: every batch of a ramp-up has whole micro-batches on

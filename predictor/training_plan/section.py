@@ -173,6 +173,7 @@ class PlanFile(Part):
         default=None, description="last day, or a number of days"
     )
     max_price: Amount | None = Field(default=None, description="the most that the training may cost")
+    max_power_w: Amount | None = Field(default=None, description="watts of all GPUs together, which share it alike")
     probability: Annotated[float, BeforeValidator(_probability)] = Field(
         default=0.8, description="with which both are to be kept"
     )

@@ -17,11 +17,11 @@ from predictor.core.base.read_yaml import read_mapping
 from predictor.core.step.memory import GIB
 from predictor.core.step.memory_verdict import MemoryVerdict, memory_verdict
 from predictor.core.workload.run_choices import Recompute, RecomputeModule
+from predictor.layout_search.candidate import Degrees, Plan
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.layout_search.rank import described, rank
-from predictor.layout_search.space import Degrees, Plan
 from predictor.layout_search.stages import Pipelines
 from predictor.layout_search.timer import Timer
 

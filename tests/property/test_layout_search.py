@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from predictor.core.step.memory import GIB
 from predictor.core.step.memory_verdict import MEMORY_ERROR
 from predictor.core.workload.run_choices import Recompute
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import cells, plans
 from predictor.layout_search.near_duplicates import Ranked
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.layout_search.rank import fitting, rank
-from predictor.layout_search.space import Plan
 from predictor.layout_search.stages import Pipelines
 from predictor.layout_search.timer import Timer
 from tests.unit.layout_search.test_search import SMALL, SPARSE

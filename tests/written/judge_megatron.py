@@ -66,6 +66,7 @@ def prepare() -> Any:
 def start(megatron: Any, arguments: list[str], world_size: int) -> None:
     """Do what a program does with its arguments before it builds a model."""
     os.environ |= {"WORLD_SIZE": str(world_size), "RANK": "0", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    os.environ["NVTE_CPU_OFFLOAD_V1"] = "1"  # as a script that offloads says
     sys.argv = ["pretrain.py", *arguments]
     args = megatron.parse_args()
     megatron.validate_args(args)

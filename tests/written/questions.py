@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from typing import Any
@@ -45,8 +45,9 @@ def layouts(framework: str, models: tuple[str, ...] = MODELS, each: int = 1) -> 
                 model, gpus, system="H100", global_batch_size=samples, framework=framework, precision=precision
             )
             problem = search_problem(question)
-            every, random = list(plans(problem.space)), Random(f"{model} {gpus}")
+            space = replace(problem.space, offloads=True)
+            every, random = list(plans(space)), Random(f"{model} {gpus}")
             for number in range(each):
-                content = configuration_of(problem.space, random.choice(every), problem.content)
+                content = configuration_of(space, random.choice(every), problem.content)
                 found.append(Asked(f"{model} on {gpus}, {number}", content, gpus))
     return tuple(found)

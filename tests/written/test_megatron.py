@@ -36,6 +36,7 @@ CHANGES = (
     *("--distribute-saved-activations", "--no-check-for-nan-in-loss-and-grad", "--multi-latent-attention"),
     *("--moe-router-enable-expert-bias", "--num-virtual-stages-per-pipeline-rank 2", "--optimizer-cpu-offload"),
     *("--use-transformer-engine-op-fuser", "--cuda-graph-impl full_iteration", "--cuda-graph-modules attn"),
+    *("--fine-grained-activation-offloading --offload-modules attn_proj", "--cpu-offloading-num-layers 1"),
     *("--reuse-grad-buf-for-mxfp8-param-ag", "--fp8-format hybrid --fp8-recipe delayed", "--moe-latent-size 256"),
 )
 

@@ -11,7 +11,7 @@ from predictor.core.plan.layer_splits import Split, in_order
 from predictor.core.workload.frameworks import PYTORCH_DDP, TORCHTITAN_DDP, TORCHTITAN_FSDP2
 from predictor.core.workload.parallelism_keys import BUCKET_ELEMENTS, ZeroStage
 from predictor.core.workload.run import TrainingRun
-from predictor.core.workload.run_choices import Recompute, RecomputeModule
+from predictor.core.workload.run_choices import OffloadModule, Recompute, RecomputeModule
 from predictor.core.workload.software import Framework
 from predictor.core.workload.transformer import Loss, Transformer
 
@@ -123,6 +123,20 @@ class FrameworkRules:
         if model.latent_attention is None:
             return () if model.experts is None else ((act,),)
         return ((up,),) if model.experts is None else ((up,), (act,), (act, up), (up, mlp))
+
+    def offloads(self, model: Transformer) -> tuple[tuple[OffloadModule, ...], ...]:
+        """Return the choices of modules whose inputs may travel to host memory, the fewest first.
+
+        Source of the choices: Megatron-LM docs/user-guide/features/fine_grained_activation_offloading.md, whose example
+        is core_attn attn_proj expert_fc1; megatron/core/transformer/transformer_config.py, offload_modules.
+        """
+        if self.name not in ON_MEGATRON_CORE:
+            return ()
+        attention = (OffloadModule.CORE_ATTENTION, OffloadModule.ATTENTION_OUTPUT)
+        experts = (OffloadModule.EXPERT_UP, OffloadModule.MOE_ACTIVATION) if model.experts is not None else ()
+        norms = (OffloadModule.ATTENTION_NORM, OffloadModule.QKV_PROJECTION, OffloadModule.MLP_NORM)
+        every = (*norms, *attention, *experts)
+        return (experts, (*attention, *experts), every) if experts else (attention, every)
 
     def loss(self, tensor: int) -> Loss | None:
         """Return the kernel of the loss where it depends on the layout; None where it does not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, log
 from statistics import NormalDist, fmean
@@ -111,11 +112,32 @@ def _power_per_gpu(gpu: Gpu, budget: BudgetSection) -> NodePower | None:
     return NodePower(value=value, low=low, high=high, source=source)
 
 
-def _of_energy(kwh: float | None, per_kwh: float | tuple[float, ...] | None) -> float | None:
-    """Return what energy costs: a training runs at all hours of a day, so that their mean counts."""
+def mean_from(by_hour: Sequence[float], start: float | None, hours: float) -> float:
+    """Return the mean over hours from one of the day on; that of the day where nobody says which.
+
+    >>> day = [1.0] * 12 + [3.0] * 12
+    >>> mean_from(day, None, 5.0), mean_from(day, 10.0, 4.0), mean_from(day, 23.5, 1.0), mean_from(day, 6.0, 36.0)
+    (2.0, 2.0, 2.0, 2.0)
+    >>> mean_from(day, 13.0, 2.0), round(mean_from(day, 12.0, 36.0), 3)
+    (3.0, 2.333)
+    """
+    if start is None or not hours:
+        return fmean(by_hour)
+
+    def until(hour: float) -> float:
+        days, of_day = divmod(hour, len(by_hour))
+        return days * sum(by_hour) + sum(by_hour[: int(of_day)]) + by_hour[int(of_day)] * (of_day % 1.0)
+
+    return (until(start + hours) - until(start)) / hours
+
+
+def _of_energy(
+    kwh: float | None, per_kwh: float | tuple[float, ...] | None, start: float | None, hours: float
+) -> float | None:
+    """Return what energy costs that is drawn evenly over so many hours."""
     if kwh is None or per_kwh is None:
         return None
-    return kwh * (fmean(per_kwh) if isinstance(per_kwh, tuple) else per_kwh)
+    return kwh * (mean_from(per_kwh, start, hours) if isinstance(per_kwh, tuple) else per_kwh)
 
 
 def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: BudgetSection) -> Bill:
@@ -138,6 +160,6 @@ def bill(step: Cost, num_gpus: int, tokens_per_step: int, gpu: Gpu, budget: Budg
         power_per_gpu_w=None if power is None else power.value,
         power_source=None if power is None else power.source,
         price=None if budget.price_per_gpu_hour is None else gpu_hours * budget.price_per_gpu_hour,
-        energy_price=_of_energy(energy, budget.energy_price_per_kwh),
-        carbon_kg=_of_energy(energy, budget.carbon_kg_per_kwh),
+        energy_price=_of_energy(energy, budget.energy_price_per_kwh, budget.start_hour, hours),
+        carbon_kg=_of_energy(energy, budget.carbon_kg_per_kwh, budget.start_hour, hours),
     )

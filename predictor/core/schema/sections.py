@@ -116,6 +116,9 @@ class BudgetSection(Section):
     carbon_kg_per_kwh: ByHour = Field(
         default=None, description="CO2 equivalent of a kWh; a number, or 24 of the hours from midnight"
     )
+    start_hour: float | None = Field(
+        default=None, strict=True, ge=0, lt=HOURS_OF_A_DAY, description="hour of the day at which the training begins"
+    )
     mtbf_per_gpu_hours: float | None = Field(
         default=None,
         strict=True,

@@ -202,6 +202,12 @@ def _moved(run: TrainingRun, kind: LayerKind, kept: float, share: float) -> tupl
     return kept * share, layers * kept
 
 
+def on_gpu_beside_host(run: TrainingRun, kind: LayerKind, memory: BlockMemory, share: float = 0.0) -> BlockMemory:
+    """Return what a layer holds on the GPU; some of its activations are on the host, as of ``with_offloading``."""
+    moved, on_gpu = _moved(run, kind, memory.kept, share)
+    return memory._replace(kept=memory.kept - moved, working=memory.working + on_gpu) if moved else memory
+
+
 def with_offloading(
     run: TrainingRun, kind: LayerKind, passes: Passes, memory: BlockMemory, share: float
 ) -> tuple[Passes, BlockMemory]:
@@ -219,10 +225,10 @@ def with_offloading(
         memory: what it holds.
         share: of its activations that travel, where no modules are named.
     """
-    moved, on_gpu = _moved(run, kind, memory.kept, share)
+    moved, _ = _moved(run, kind, memory.kept, share)
     if not moved:
         return passes, memory
-    memory = memory._replace(kept=memory.kept - moved, working=memory.working + on_gpu)
+    memory = on_gpu_beside_host(run, kind, memory, share)
     forward, recompute, backward = passes
     away, back = host_copy("activations_to_host", moved), host_copy("activations_from_host", moved)
     if not run.overlap_activation_offload:

@@ -54,10 +54,14 @@ DATA_ARGS=(
     --train-iters "${{TRAIN_ITERS:?the number of steps}}"
 )
 # One hardware queue keeps launches of traffic and of products in order.
-export CUDA_DEVICE_MAX_CONNECTIONS=1
+export CUDA_DEVICE_MAX_CONNECTIONS=1{environment}
 exec "${{LAUNCHER[@]}}" {program} "${{MODEL_ARGS[@]}}" "${{PARALLEL_ARGS[@]}}" "${{TRAINING_ARGS[@]}}" \\
     "${{DATA_ARGS[@]}}"
 """
+# Source: megatron/training/arguments.py, validate_args.
+OF_OFFLOADING = """
+# Transformer Engine 2.10 and later would offload weights too.
+export NVTE_CPU_OFFLOAD_V1=1"""
 
 
 def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) -> str:
@@ -84,6 +88,7 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
         model=_lines(model),
         parallel=_lines(parallel),
         training=_lines(training),
+        environment=OF_OFFLOADING if config.training.offload_modules else "",
     )
 
 
@@ -164,9 +169,13 @@ def _training(training: TrainingSection, samples: int, parallel: ParallelismSect
 
 
 def _offloading(training: TrainingSection, is_shared: bool) -> list[str]:
-    """Return the arguments of an optimizer on the host, whose code is that of the precision-aware one."""
+    """Return the arguments of activations and of an optimizer on the host, which is the precision-aware one."""
+    modules = training.offload_modules
+    words = ["--fine-grained-activation-offloading", f"--offload-modules {' '.join(modules)}"] if modules else []
+    if training.offload_activation_layers:
+        words.append(f"--cpu-offloading-num-layers {training.offload_activation_layers}")
     if not training.offload_optimizer:
-        return []
+        return words
     if not is_shared:
         raise ConfigError(
             "training.offload_optimizer is given and parallelism.zero_stage is 0; Megatron-LM offloads by way of its "
@@ -174,7 +183,7 @@ def _offloading(training: TrainingSection, is_shared: bool) -> list[str]:
         )
     beside = ["--overlap-cpu-optimizer-d2h-h2d"] if training.overlap_optimizer_offload else []
     share = f"--optimizer-offload-fraction {training.offload_optimizer:g}"
-    return ["--optimizer-cpu-offload", share, "--use-precision-aware-optimizer", *beside]
+    return [*words, "--optimizer-cpu-offload", share, "--use-precision-aware-optimizer", *beside]
 
 
 def _low_precision(training: TrainingSection) -> list[str]:

@@ -69,7 +69,7 @@ ELSEWHERE = frozenset(
 CHUNKS = "num-virtual-stages-per-pipeline-rank"
 REUSED = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
 APART = ("mixed_precision", "optimizer", "comm_overlap")
-LISTS = ("recompute-modules", "cuda-graph-scope")
+LISTS = ("recompute-modules", "cuda-graph-scope", "offload-modules")
 PATTERNS = ("moe-layer-freq", "window-attn-skip-freq", "no-rope-freq")
 FUSIONS = [key for key in ON if key.endswith("_fusion") and "softmax" not in key]  # attention has none here
 OFF = {"rerun_state_machine.check_for_nan_in_loss"} | ON.keys()  # said by False
@@ -82,7 +82,7 @@ RECIPE = '''\
 """{title}
 
 Start it on every node with
-CUDA_DEVICE_MAX_CONNECTIONS=1 torchrun --nproc-per-node {per_node} --nnodes {nodes} FILE
+CUDA_DEVICE_MAX_CONNECTIONS=1 {environment}torchrun --nproc-per-node {per_node} --nnodes {nodes} FILE
 Yours to set, as no prediction depends on them: cfg.dataset, the tokenizer, cfg.optimizer.lr and cfg.train.train_iters.
 """
 
@@ -149,6 +149,8 @@ def write(config: RunConfig, num_gpus: int, gpus_per_node: int, version: str) ->
         num_gpus=num_gpus,
         model=built,
         settings="\n".join(lines),
+        # training/config.py: from Transformer Engine 2.10 on weights would be offloaded too.
+        environment="NVTE_CPU_OFFLOAD_V1=1 " if config.training.offload_modules else "",
     )
 
 

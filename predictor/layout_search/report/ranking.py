@@ -19,7 +19,7 @@ from predictor.core.step.composition import MACHINE_SPREAD
 from predictor.core.step.memory import GIB
 from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict
 from predictor.layout_search.answer import SearchAnswer, Winner, layout_fields
-from predictor.layout_search.rank import described, experts_split, recomputed, shared
+from predictor.layout_search.rank import described, experts_split, offloaded, recomputed, shared
 from predictor.layout_search.report.search_bill import training_notes, training_of
 from predictor.layout_search.watch import INTERRUPTED
 
@@ -207,6 +207,7 @@ def _rest(answer: SearchAnswer, winner: Winner) -> str:
     words.append(shared(plan))
     if plan.recompute != "none":
         words.append(f"recompute {recomputed(plan)}")
+    words += offloaded(plan)
     words += ["sequence parallel"] if plan.sequence_parallel else []
     words += [experts] if (experts := experts_split(plan)) else []
     if answer.space.rules is None and not any(answer.space.runs(plan, rules) for rules in RULES.values()):

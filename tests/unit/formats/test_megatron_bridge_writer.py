@@ -14,9 +14,9 @@ from predictor.core.schema.presets import preset
 from predictor.formats.megatron_bridge.writer import hub_name
 from predictor.formats.writers import written
 from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.candidate import Degrees
 from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
-from predictor.layout_search.space import Degrees
 
 
 def configuration(degrees: Degrees, preset: str = "llama3-8b", **changes: Any) -> dict[str, Any]:
@@ -67,6 +67,7 @@ ALONE = Degrees(1, 1, 1, 64, 1)
         ),
         ({"training": {"cuda_graphs": ["attn"]}}, ("cfg.rng.te_rng_tracker = True",)),
         ({"training": {"offload_optimizer": 0.5}}, ("cfg.optimizer.optimizer_offload_fraction = 0.5",)),
+        ({"training": {"offload_modules": ["core_attn"]}}, ("cfg.model.offload_modules = ['core_attn']",)),
         ({"parallelism": {"zero_group_size": 8}}, ("cfg.ddp.num_distributed_optimizer_instances = 8",)),
         ({"model": {"loss": "fused"}}, ('cfg.model.cross_entropy_fusion_impl = "te"',)),
         ({"model": {"loss": "vocabulary_parallel"}}, ("cfg.model.cross_entropy_loss_fusion = False",)),

@@ -13,9 +13,9 @@ from predictor.core.schema.presets import preset_names
 from predictor.formats.hub_models import hub_id, preset_of
 from predictor.formats.writers import written
 from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.candidate import Degrees
 from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
-from predictor.layout_search.space import Degrees
 
 LIGER_MODEL = {"normalization": "fused_rms_norm", "fused_rope": True, "fused_side_kernels": True}
 

@@ -28,9 +28,9 @@ from predictor.formats.launch_job import COMMANDS
 from predictor.formats.megatron import writer as megatron
 from predictor.formats.writers import WRITERS, written
 from predictor.layout_search.answer import configuration_of
+from predictor.layout_search.candidate import Degrees
 from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchQuestion, search_problem
-from predictor.layout_search.space import Degrees
 
 MODELS = {
     "megatron": (

@@ -17,12 +17,12 @@ from predictor.core.step.prediction import predict
 from predictor.core.workload.run import TrainingRun
 from predictor.core.workload.run_choices import Recompute
 from predictor.layout_search.answer import configuration, search
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import plans
 from predictor.layout_search.question import SearchProblem, SearchQuestion, search_problem
 from predictor.layout_search.rank import rank
 from predictor.layout_search.report.ranking import render, to_json
-from predictor.layout_search.space import Plan
 from predictor.layout_search.stages import Pipelines
 from predictor.layout_search.timer import Timer
 from tests.unit.layout_search.test_search import SMALL, SPARSE, config
@@ -48,7 +48,8 @@ def preset_problem(framework: str, model: str = "llama3-8b", gpus: int = 64, **o
 @pytest.mark.parametrize("experts", [False, True], ids=["dense", "experts"])
 def test_every_candidate_has_the_time_and_memory_of_a_prediction(framework: str, experts: bool, tmp_path: Path) -> None:
     asked = problem(framework, tmp_path, experts)
-    space, pipelines = asked.space, Pipelines(asked.space)
+    space = replace(asked.space, offloads=True)
+    pipelines = Pipelines(space)
     timer, footprints = Timer(space, asked.system, pipelines), Footprints(space, pipelines)
     candidates = list(plans(space))
     assert len(candidates) > 50
@@ -154,7 +155,7 @@ def test_as_few_layers_are_recomputed_as_fit() -> None:
 
 def test_a_winner_may_recompute_some_layers() -> None:
     problem = preset_problem("megatron", "llama3-8b", 8, max_tensor_parallel=1, max_context_parallel=1)
-    answer = search(replace(problem, memory_gib=60.0), 3)
+    answer = search(replace(problem, memory_gib=48.0), 3)
     plan = answer.winners[0].ranked.plan
     assert plan.recompute_layers
     written = configuration(answer, answer.winners[0])
@@ -162,6 +163,15 @@ def test_a_winner_may_recompute_some_layers() -> None:
     loaded = prepare(written, Path.cwd())
     assert predict(loaded.run, loaded.system).modelled_us == pytest.approx(answer.winners[0].ranked.step_us, rel=1e-9)
     assert f"recompute full ({plan.recompute_layers} layers a chunk)" in render(answer)
+
+
+def test_a_batch_that_grows_begins_with_whole_groups_of_micro_batches() -> None:
+    space = replace(preset_problem("megatron", gpus=32).space, first_batch=32)
+    grown = [plan for plan in plans(space) if plan.schedule == "interleaved_1f1b"]
+    first = {plan: 32 // (plan.micro_batch_size * plan.degrees.data) for plan in grown}
+    assert grown
+    assert all(first[plan] % plan.degrees.pipeline == 0 for plan in grown)
+    assert any(plan.num_micro_batches > first[plan] for plan in grown)
 
 
 def test_torchtitan_keeps_experts_whole_that_ranks_share_out() -> None:
@@ -182,6 +192,21 @@ def test_what_is_not_looked_at_does_not_fit() -> None:
         found = rank(problem.space, problem.system, limit, 1)
         assert found.considered == len(needs)
         assert 0 < found.fitting == sum(need <= limit for need in needs) < len(needs)
+
+
+def test_activations_go_to_the_host_where_whole_layers_would_be_computed_again() -> None:
+    asked = preset_problem("megatron", gpus=8, system="GB200", sequence_length=32768, memory_gib=50.0)
+    computed_again = rank(asked.space, asked.system, asked.memory_gib, 1).best[0]
+    assert computed_again.plan.recompute is Recompute.FULL
+    answer = search(asked, 1)
+    assert answer.winners[0].ranked.step_us < computed_again.step_us
+    written = configuration(answer, answer.winners[0])
+    assert "core_attn" in written["training"]["offload_modules"]
+    assert any("training.offload_modules" in note for note in answer.notes)
+    loaded = prepare(written, Path.cwd())
+    assert predict(loaded.run, loaded.system).modelled_us == pytest.approx(answer.winners[0].ranked.step_us, rel=1e-9)
+    roomy = search(replace(asked, memory_gib=180.0), 1)
+    assert not roomy.winners[0].ranked.plan.offload_modules
 
 
 def test_optimizer_states_go_to_the_host_where_nothing_else_fits() -> None:

@@ -18,13 +18,15 @@ from predictor.core.step.memory import GIB, step_memory
 from predictor.core.step.memory_verdict import MEMORY_ERROR, MemoryVerdict
 from predictor.core.step.prediction import predict
 from predictor.layout_search.answer import SearchAnswer, search
+from predictor.layout_search.candidate import Plan
 from predictor.layout_search.footprint import Footprints
 from predictor.layout_search.lines import plans
 from predictor.layout_search.near_duplicates import Ranked
 from predictor.layout_search.question import SearchQuestion, search_problem
 from predictor.layout_search.rank import rank
 from predictor.layout_search.report.ranking import bottleneck, render, to_csv, to_json, why
-from predictor.layout_search.space import Plan, Space
+from predictor.layout_search.shared_parts import SharedParts
+from predictor.layout_search.space import Space
 from predictor.layout_search.stages import Pipelines
 from predictor.layout_search.timer import Timer
 
@@ -331,3 +333,13 @@ def test_a_near_duplicate_names_keys_that_the_layout_lacks_and_the_other_way_rou
         for own, near in ((winner.ranked, grouped), (grouped, winner.ranked))
     ]
     assert [twins[0]["layout"] for twins in told] == [{"zero_group_size": 4}, {"zero_group_size": None}]
+
+
+def test_searches_that_share_parts_find_what_each_finds_alone() -> None:
+    parts = SharedParts()
+    for gpus, system in ((16, "H100"), (8, "H100"), (32, "H100"), (16, "A100_SXM")):
+        question = SearchQuestion("llama3-8b", gpus, system=system, global_batch_size=64, framework="megatron")
+        asked = search_problem(question)
+        shared, alone = (rank(asked.space, asked.system, asked.memory_gib, 5, parts=each) for each in (parts, None))
+        assert shared.best == alone.best
+        assert shared.fitting == alone.fitting

@@ -121,6 +121,17 @@ def test_a_plan_says_its_conditions_as_a_prediction_does() -> None:
     assert said in result.to_dict()["notes"]
 
 
+def test_gpus_share_the_power_of_a_hall() -> None:
+    free, capped = tiny(), tiny(max_power_w=16 * 600.0)
+    (few, many), (same, slower) = ([plan.work.step.us for plan in result.plans] for result in (free, capped))
+    assert same == few  # 1,200 W are above the board's own limit
+    assert slower > many
+    starved = tiny(max_power_w=16 * 60.0)
+    assert [plan.case.num_gpus for plan in starved.plans] == [8]
+    assert "draws without computing" in starved.outcome.considered.left_out[0].reason
+    assert any("power_limit_w=120" in note for note in starved.outcome.notes)
+
+
 def test_evaluation_ramp_up_and_storage_are_added() -> None:
     plain = tiny().chosen
     evaluated = tiny(evaluation={"every_steps": 1000, "tokens": 256 * 1024 * 100}).chosen

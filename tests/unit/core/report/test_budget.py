@@ -65,6 +65,8 @@ def test_energy_has_a_price_and_carbon_by_the_hour(tmp_path: Path) -> None:
     assert found.energy_kwh is not None
     assert found.energy_price == pytest.approx(0.2 * found.energy_kwh)
     assert found.carbon_kg == pytest.approx(0.4 * found.energy_kwh)
+    at_noon = BudgetSection.model_validate({"energy_price_per_kwh": day, "start_hour": 12.0})
+    assert bill(STEP, 8, 1, gpu, at_noon).energy_price == pytest.approx(0.3 * found.energy_kwh)
     assert bill(STEP, 8, 1, gpu, BudgetSection()).energy_price is None
     unknown = gpu.model_copy(update={"board_power_w": None})
     assert bill(STEP, 8, 1, unknown, BudgetSection(carbon_kg_per_kwh=0.4)).carbon_kg is None
