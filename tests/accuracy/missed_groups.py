@@ -25,7 +25,7 @@ class Miss(NamedTuple):
 ERROR = {
     "Korthikanti 2022": Miss(
         10.1,
-        "too long, by 11 to 14 % in its largest model: the spread among GPUs is charged in full; on A100 the sustained rate "
+        "too long, by 11 to 14 % in its largest model: the spread of GPUs is charged in full; A100's sustained rate "
         "adds nothing; its release had less Python around a layer than Megatron Core has",
     ),
     "torchtitan": Miss(
