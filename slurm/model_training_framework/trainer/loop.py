@@ -301,7 +301,7 @@ class TrainingLoop(ABC):
         assert self.state.val is not None
         self._val_started = time.perf_counter()
         self.reporter.flush(self.train)
-        self._modes = [(module, module.training) for module in self.module.modules()]
+        self._modes = [(module, module.training) for module in self.model.modules()]  # wrappers too
         self.model.eval()
         return iter(self.val_data.batches(self.state.global_step, self.state.val.batch_idx))
 
