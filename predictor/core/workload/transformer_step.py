@@ -35,28 +35,45 @@ WITHOUT_GRAPH = 0.85
 
 
 def layer_launches(
-    run: TrainingRun, kind: LayerKind, layer_pass: PassTasks, records_graph: bool = True, backward: bool = False
+    run: TrainingRun,
+    kind: LayerKind,
+    layer_pass: PassTasks,
+    records_graph: bool = True,
+    backward: bool = False,
+    share: float = 1.0,
 ) -> float:
-    """Return a layer pass's launches' worth of host time, hidden traffic and the software's own work included."""
-    own = layer_work(run)[backward]
-    launches = own * overhead_share(run.graph_modules) + graph_launches(run.graph_modules, kind.has_experts)
-    launches += experts_work(run)[backward] if kind.has_experts else 0.0
-    launches += sum([task.launches for task in layer_pass.calls()])
+    """Return a layer pass's launches' worth of host time, hidden traffic and the software's own work included.
+
+    Args:
+        run: its software.
+        kind: of the layer.
+        layer_pass: tasks of the pass.
+        records_graph: for a backward pass.
+        backward: it is one.
+        share: of the layer's modules that run in it.
+    """
+    own = layer_work(run)[backward] * overhead_share(run.graph_modules)
+    own += graph_launches(run.graph_modules, kind.has_experts)
+    own += experts_work(run)[backward] if kind.has_experts else 0.0
+    launches = share * own + sum([task.launches for task in layer_pass.calls()])
     return (launches if records_graph else launches * WITHOUT_GRAPH) * slowdown(run)
 
 
 def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes, counted: list[Task]) -> HostWork | None:
     """Return the host's share of a layer's passes; None where graphs launch everything.
 
-    A recomputed layer runs its software's own work forward twice, the second time in its backward pass.
+    A recomputed layer runs its software's own work forward twice, the second time in its backward pass; of modules that
+    are recomputed alone their share runs again, by the kernels that they launch.
     """
     if run.full_cuda_graphs:
         return None
+    kernels, again = (sum([task.launches for task in each.calls()]) for each in (passes.forward, passes.recompute))
+    share = min(1.0, again / kernels) if kernels else 0.0
     saved, restored = (each * slowdown(run) for each in generator_launches(run))
     records = run.recompute is not Recompute.FULL
     return HostWork(
         layer_launches(run, kind, passes.forward, records_graph=records) + saved,
-        layer_launches(run, kind, passes.recompute) + restored,
+        layer_launches(run, kind, passes.recompute, share=share) + restored,
         layer_launches(run, kind, passes.backward, backward=True),
         run.synchronize_each_layer or run.blocking_launches,
         tuple(counted),

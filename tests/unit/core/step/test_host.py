@@ -22,6 +22,7 @@ from predictor.core.step.task_times import time_update
 from predictor.core.workload.host_stack import host_stacks, layer_work, slowdown
 from predictor.core.workload.software import Framework
 from predictor.core.workload.stage_end import stage_end
+from predictor.core.workload.transformer import LayerKind
 from predictor.core.workload.transformer_step import layer_block
 from tests.unit.core.step.test_step_time import unit_system
 from tests.unit.core.workload.test_workloads import DENSE, RUN
@@ -199,3 +200,19 @@ def test_a_steps_end_waits_for_work_on_every_tensor() -> None:
     waits, without = time_update(system, many).cost, time_update(unit_system(), many).cost
     assert waits.us > without.us + 10.0 * many.exposed_launches - 1e-6
     assert stage_end(replace(engine, cuda_graphs=True), 0, owned).launches == 0.0
+
+
+def test_modules_that_run_again_alone_cost_the_host_their_share_of_a_layer() -> None:
+    def second_forward(recompute: str) -> tuple[float, float]:
+        training = {**TINY["training"], "recompute": recompute}
+        loaded = prepare(
+            {"model": {**TINY["model"], "attention": "unfused"}, "training": training, "system": "H100"}, Path()
+        )
+        block = layer_block(loaded.run, LayerKind())
+        assert block.host is not None
+        kernels = sum(task.launches for task in block.recompute.calls())
+        return block.host.recompute, kernels
+
+    (part, few), (whole, many) = second_forward("selective"), second_forward("full")
+    assert 0 < few < many
+    assert part / few == pytest.approx(whole / many, rel=0.2), "beside the states of random generators"
