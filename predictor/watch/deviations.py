@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
 from math import log, log1p, log2
 from statistics import median
@@ -127,13 +128,30 @@ class Deviations:
 
     def _levels_add(self, observation: Observation, counts: bool = True) -> None:
         """Add a step to the changes of level that go on; the last one takes what is above the ones before."""
-        going = [record for record in self.levels if record.last is None and record.shift is not None]
+        going = self._going()
         for record in going:
-            size_s = record.size_s
             if record is going[-1] and counts:
                 record.add(observation, observation.seconds - record.level_s)
             else:
-                record.go_on(observation.steps, size_s)
+                record.go_on(observation.steps, record.size_s)
+
+    def _going(self) -> list[Record]:
+        """Return the changes of level that go on."""
+        return [record for record in self.levels if record.last is None and record.shift is not None]
+
+    def _count_waiting(self) -> None:
+        """Count the steps that wait to settle with the deviations that go on, the last of which has its own times."""
+        waiting = [observation for observation, _ in (*self._recent, *self._suspects)]
+        steps = sum(observation.steps for observation in waiting)
+        for record in self.levels:
+            record.waiting_steps, record.waiting_s = 0, 0.0
+        *earlier, last = self._going() or [None]
+        for record in earlier:
+            record.waiting_steps, record.waiting_s = steps, record.size_s * steps
+        for record in (last, self._drifting):
+            if record is not None:
+                record.waiting_steps = steps
+                record.waiting_s = sum((step.seconds - record.level_s) * step.steps for step in waiting)
 
     def _calibrate(self, observation: Observation) -> None:
         if len(self._calibration) >= _CALIBRATED_BY or self.levels:
@@ -222,8 +240,7 @@ class Deviations:
                 self._levels_add(observation)
         self._recent.clear()
         self._suspects = []
-        for slow in self._slow.values():
-            slow.retract(shift.first)
+        retracted = [observation for slow in self._slow.values() for observation in slow.retract(shift.first)]
         last = self.levels[-1] if self.levels else None
         if shift.after_s < shift.before_s:
             self._end_levels(shift)
@@ -232,15 +249,18 @@ class Deviations:
             last.shift = replace(last.shift or shift, after_s=shift.after_s, sharp=False)
             last.seen = affected[-1][0].number
         else:
-            self._open_level(shift, affected[-1][0].number)
+            self._open_level(shift, affected[-1][0].number, retracted)
         self.usual = usual_profile()
         for observation, _ in affected:
             self.usual.add(observation)
             self._levels_add(observation)
         self._end_drift(shift.first)
 
-    def _open_level(self, shift: Shift, seen: int) -> None:
+    def _open_level(self, shift: Shift, seen: int, first: Sequence[Observation]) -> None:
+        """Begin a change of level, whose ``first`` steps counted as slow ones."""
         level = Record(ChangeKind.JUMP, shift.first, shift.before_s, self.usual.copy(), seen=seen, shift=shift)
+        for observation in first:
+            level.add(observation, observation.seconds - level.level_s)
         self.levels.append(level)
         if len(self.levels) > _MOST_RECORDS:
             closed = [record for record in self.levels if record.last is not None] or self.levels[:1]
@@ -264,6 +284,10 @@ class Deviations:
 
     def restart(self, last: int, resumed: int, pause_s: float | None, moved: bool) -> None:
         """Take a new process: the level is learned anew, steps taken twice are lost."""
+        while self._recent:
+            self._settle(self._recent.popleft()[0])
+        for observation, _ in self._suspects:
+            self._levels_add(observation)
         level = self.usual_s or 0.0
         repeated = max(last - resumed, 0)
         record = Record(ChangeKind.SINGLE, resumed + 1, level, self.usual.copy(), hosts_changed=moved)
@@ -278,7 +302,6 @@ class Deviations:
 
     def _clear_process(self, last: int) -> None:
         self.detector.restart()
-        self._recent.clear()
         self._suspects, self._first = [], []
         self.usual = usual_profile()
         for slow in self._slow.values():
@@ -308,6 +331,7 @@ class Deviations:
 
     def findings(self, last: int | None, stalled: Finding | None) -> tuple[Finding, ...]:
         """Return all findings, the dearest first."""
+        self._count_waiting()
         slow = [record for steps in self._slow.values() for record in steps.records]
         drift = [self._drifting] if self._drifting is not None else []
         sharp = [record for record in self.levels if record.shift is not None and record.shift.sharp]

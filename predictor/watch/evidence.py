@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import log
 from statistics import median
 
-from predictor.watch.detector import Shift
+from predictor.watch.detector import MATERIAL, Shift
 from predictor.watch.events import (
     ALLOCATOR_RETRIES,
     ALLOCATOR_RETRY,
@@ -257,14 +257,15 @@ def _activity(record: Record) -> Sign | None:
     part, steps = record.activities.most_common(1)[0]
     if steps < _MOST * record.occurrences:
         return None
-    text = f"{part.capitalize()} at {steps} of {record.occurrences} slow steps"
-    if record.is_stated:
-        text = f"{part.capitalize()} {record.occurrences} times, {duration(record.lost_s / record.occurrences)} each"
+    name = part.capitalize()
     if record.is_longer:
-        text = (
-            f"{part.capitalize()}: {duration(record.change.extra_s)} longer than the {duration(record.level_s)} before"
-        )
-    return Sign("activity", part, text)
+        longer = f"{name}: {duration(record.change.extra_s)} longer than the {duration(record.level_s)} before"
+        return Sign("stated", part, longer)
+    if record.is_stated:
+        each = record.stated_s or record.lost_s / record.occurrences
+        times = f"{name} {record.occurrences} times"
+        return Sign("stated", part, f"{times}, {duration(each)} each" if each > MATERIAL * record.level_s else times)
+    return Sign("activity", part, f"{name} at {steps} of {record.occurrences} slow steps")
 
 
 def _first_steps(record: Record) -> Sign | None:

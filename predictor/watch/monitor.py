@@ -77,7 +77,7 @@ class Monitor:
     def health(self, now: float | None = None) -> Health:
         """Return the state of the run; ``now`` in seconds since the epoch tells a stalled run."""
         deviations = self._deviations
-        stalled = self._pauses.stalled_for(now, deviations.usual_s) if self._end is None else None
+        stalled = self._pauses.stalled_for(now, deviations.usual_s, self._last) if self._end is None else None
         findings = deviations.findings(self._last, stalled)
         slower = any(not finding.is_expected and finding.change.last_step is None for finding in findings)
         outlook = Outlook(self._last, self._target, self._pauses.last_at, deviations, findings)

@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 def test_the_example_is_slower_than_it_should_be_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", CONFIG, "--log", LOG, DEVICES, "--once"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("Health    Slower than it should be after step 800: ")
+    assert first.startswith("Health    Slower than it should be, at step 800: ")
     assert any(line.startswith("Trust     Predicted 1.601 s") for line in rest)
     assert any("thermal" in line for line in rest)
 
