@@ -96,9 +96,12 @@ def why(health: Health) -> str:
     cause = first.explanations[0]
     lost = f", {lasting(first.change.lost_s)} lost" if first.change.lost_s >= NOT_LOST_S else ""
     more = f" {counted(len(found) - 1, 'other deviation')} below." if len(found) > 1 else ""
+    said = f"{when(first.change)}{lost}."
     title = cause.title[:1].upper() + cause.title[1:]
-    sure = "" if cause.cause == NOT_EXPLAINED else f" ({cause.belief:.0%} sure)"
-    return f"{title}{sure}: {when(first.change)}{lost}.{more}{healthy}"
+    if cause.cause == NOT_EXPLAINED:
+        return f"{title}: {said}{more}{healthy}"
+    evidence = f" {cause.evidence[0]}." if cause.evidence else ""
+    return f"{title} ({cause.belief:.0%} sure): {said}{evidence}{more}{healthy}"
 
 
 def _in_detail(number: int, finding: Finding) -> list[str]:
