@@ -16,7 +16,7 @@ from predictor.watch.detector import MATERIAL, Detector, Label, Outcome, Shift
 from predictor.watch.drift import Drift
 from predictor.watch.events import Activity
 from predictor.watch.explain import NOT_EXPLAINED, finding_of
-from predictor.watch.health import ChangeKind, Expected, Finding, Health
+from predictor.watch.health import Change, ChangeKind, Expected, Finding
 from predictor.watch.observations import Observation, Profile, usual_profile
 from predictor.watch.records import Record
 from predictor.watch.slow_steps import SlowSteps
@@ -34,10 +34,9 @@ _MERGE = 32  # steps within which changes of level in one direction are one drif
 class Deviations:
     """Usual steps, and records of the others."""
 
-    def __init__(self, expected: Expected | None, against: Health | None = None) -> None:
+    def __init__(self, expected: Expected | None) -> None:
         """Start without a step."""
-        changes = [finding.change for finding in against.findings] if against is not None else []
-        self._planned = [change for change in changes if change.kind is ChangeKind.JUMP]
+        self.planned: list[Change] = []  # of another run of the same plan
         self.expected = expected
         self.hosts: tuple[str, ...] = ()
         self.usual = usual_profile()
@@ -337,7 +336,7 @@ class Deviations:
         sharp = [record for record in self.levels if record.shift is not None and record.shift.sharp]
         for record in sharp:
             record.other_sizes_s = tuple(other.size_s for other in sharp if other is not record)
-            record.planned = next((change for change in self._planned if record.is_like(change)), None)
+            record.planned = next((change for change in self.planned if record.is_like(change)), None)
         after = self.usual_s
         for record in reversed(self.levels):
             if record.last is None and record.shift is not None:

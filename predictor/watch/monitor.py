@@ -7,7 +7,7 @@ from collections import deque
 from predictor.watch.assembly import Assembly
 from predictor.watch.deviations import Deviations
 from predictor.watch.events import Activity, DeviceSample, End, Event, Message, Start, Step
-from predictor.watch.health import Expected, Health, State
+from predictor.watch.health import ChangeKind, Expected, Health, State
 from predictor.watch.outlook import Outlook, Pauses
 
 __all__ = ["Monitor"]
@@ -16,15 +16,10 @@ __all__ = ["Monitor"]
 class Monitor:
     """Takes the events of a run in order and says how it stands."""
 
-    def __init__(self, expected: Expected | None = None, against: Health | None = None) -> None:
-        """Start without a step seen.
-
-        Args:
-            expected: the prediction of a step.
-            against: of a run of the same plan: where its level changed too, the plan did.
-        """
+    def __init__(self, expected: Expected | None = None) -> None:
+        """Start without a step seen, with the prediction of one."""
         self._assembly = Assembly()
-        self._deviations = Deviations(expected, against)
+        self._deviations = Deviations(expected)
         self._pauses = Pauses()
         self._hosts: tuple[str, ...] = ()
         self._target: int | None = None
@@ -34,6 +29,11 @@ class Monitor:
         self._last: int | None = None
         self._steps = 0
         self._notes: deque[str] = deque(maxlen=8)
+
+    def compare_with(self, other: Health) -> None:
+        """Take note of a run of the same plan: where its level changed too, the plan did."""
+        changes = [finding.change for finding in other.findings]
+        self._deviations.planned = [change for change in changes if change.kind is ChangeKind.JUMP]
 
     def take(self, event: Event) -> None:
         """Take an event."""

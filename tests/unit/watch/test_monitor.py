@@ -225,7 +225,8 @@ def test_changed_tokens_explain_a_jump() -> None:
 def test_same_step_of_another_run_explains_a_jump() -> None:
     seconds = [value * (1.0 if at < 150 else 1.2) for at, value in enumerate(times(300))]
     other = watch(steps([value * (1.0 if at < 150 else 1.2) for at, value in enumerate(times(300, 9))]))
-    monitor = Monitor(against=other)
+    monitor = Monitor()
+    monitor.compare_with(other)
     for event in steps(seconds):
         monitor.take(event)
     assert not alarms(monitor.health())
