@@ -144,13 +144,13 @@ class Deviations:
         steps = sum(observation.steps for observation in waiting)
         for record in self.levels:
             record.waiting_steps, record.waiting_s = 0, 0.0
-        *earlier, last = self._going() or [None]
-        for record in earlier:
+        going = self._going()
+        for record in going[:-1]:
             record.waiting_steps, record.waiting_s = steps, record.size_s * steps
-        for record in (last, self._drifting):
-            if record is not None:
-                record.waiting_steps = steps
-                record.waiting_s = sum((step.seconds - record.level_s) * step.steps for step in waiting)
+        for last in (*going[-1:], self._drifting):
+            if last is not None:
+                last.waiting_steps = steps
+                last.waiting_s = sum((step.seconds - last.level_s) * step.steps for step in waiting)
 
     def _calibrate(self, observation: Observation) -> None:
         if len(self._calibration) >= _CALIBRATED_BY or self.levels:
