@@ -170,7 +170,7 @@ class Record:
             return "as this run goes since its first steps"
         if self.shift is not None and self.last is None and self.grows_on:
             return "a stage of a growth that goes on"
-        return f"it costs less than {MATERIAL:.0%} of the time"
+        return f"it costs less than {MATERIAL:.0%} of the time, over {HORIZON:,} steps or more"
 
     @property
     def is_worth_telling(self) -> bool:

@@ -130,8 +130,10 @@ def extent(change: Change) -> str:
         and change.last_step not in (None, change.first_step)
     ):
         return f"{lasting(change.lost_s)} lost"
-    if change.kind in _SLOW_STEPS and abs(change.extra_s) < MATERIAL * change.level_s:
-        return f"steps no longer than the usual {seconds(change.level_s)}"
+    if change.kind in _SLOW_STEPS and abs(change.extra_s) <= MATERIAL * change.level_s:
+        return (
+            "no time lost" if change.occurrences == 1 else f"steps no longer than the usual {seconds(change.level_s)}"
+        )
     more = "more" if change.extra_s >= 0.0 else "less"
     return f"{seconds(abs(change.extra_s))} {more} than {seconds(change.level_s)} a step{lost}"
 
