@@ -76,7 +76,7 @@ def duration(seconds: float) -> str:
     """
     if abs(seconds) < 1:
         return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.2g} s" if abs(seconds) < 10 else f"{seconds:,.0f} s"
+    return f"{seconds:.3g} s" if abs(seconds) < 10 else f"{seconds:,.0f} s"
 
 
 def signs_of(record: Record) -> tuple[Sign, ...]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from predictor.watch.assembly import Assembly
 from predictor.watch.deviations import Deviations
 from predictor.watch.events import Activity, DeviceSample, End, Event, Message, Start, Step
@@ -24,11 +22,10 @@ class Monitor:
         self._hosts: tuple[str, ...] = ()
         self._target: int | None = None
         self._end: End | None = None
-        self._starts = self._restarts = 0
+        self._restarts = 0
         self._first: int | None = None
         self._last: int | None = None
         self._steps = 0
-        self._notes: deque[str] = deque(maxlen=8)
 
     def compare_with(self, other: Health) -> None:
         """Take note of a run of the same plan: where its level changed too, the plan did."""
@@ -91,7 +88,7 @@ class Monitor:
             **outlook.numbers(),
             findings=findings,
             restarts=self._restarts,
-            notes=(*self._notes, *outlook.notes()),
+            notes=outlook.notes(),
         )
 
     def _state(self, stalled: bool, slower: bool) -> State:

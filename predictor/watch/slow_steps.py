@@ -16,7 +16,6 @@ SLOW_SCORE = log(_FAULTY_RATE / HEALTHY_RATE)
 USUAL_SCORE = log1p(-_FAULTY_RATE) - log1p(-HEALTHY_RATE)
 SLOW_LIMIT = 9.0  # simulated: a false alarm in 1.4 · 10⁵ steps at the healthy rate
 
-_LEAST_PULSES = 3
 _LOOSE = 32  # slow steps without a period that are remembered
 _MOST_PERIODIC = 8
 _PATIENCE = 64  # steps without a slow one after which an episode is over

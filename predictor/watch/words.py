@@ -123,17 +123,13 @@ def extent(change: Change) -> str:
     """Return how large a deviation is, and what it cost."""
     if change.kind is ChangeKind.STALL:
         return f"silence for {lasting(change.lost_s)}, a usual step takes {seconds(change.level_s)}"
-    lost = f", {lasting(change.lost_s)} lost" if change.lost_s >= NOT_LOST_S else ""
-    if (
-        change.kind is ChangeKind.SINGLE
-        and change.occurrences == 1
-        and change.last_step not in (None, change.first_step)
-    ):
-        return f"{lasting(change.lost_s)} lost"
     if change.kind in _SLOW_STEPS and abs(change.extra_s) <= MATERIAL * change.level_s:
         return (
             "no time lost" if change.occurrences == 1 else f"steps no longer than the usual {seconds(change.level_s)}"
         )
+    if change.kind is ChangeKind.SINGLE and change.occurrences == 1 and change.last_step != change.first_step:
+        return f"{lasting(change.lost_s)} lost"  # steps that are taken again
+    lost = f", {lasting(change.lost_s)} lost" if change.lost_s >= NOT_LOST_S else ""
     more = "more" if change.extra_s >= 0.0 else "less"
     return f"{seconds(abs(change.extra_s))} {more} than {seconds(change.level_s)} a step{lost}"
 

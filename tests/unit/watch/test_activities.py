@@ -74,5 +74,5 @@ def test_time_inside_steps_is_told_as_the_log_states_it() -> None:
         if number in (60, 150):
             events.append(Activity(EVALUATION, number, 2.47, in_step=True))
     (finding,) = watch(events).findings
-    assert finding.explanations[0].evidence == ("Evaluation 2 times, 2.5 s each",)
+    assert finding.explanations[0].evidence == ("Evaluation 2 times, 2.47 s each",)
     assert abs(finding.change.lost_s) < 0.1
