@@ -217,6 +217,8 @@ class Watch:
         self._name = Path(logs[0]).resolve().name
         self._run = WatchedRun(logs, arguments.pattern, expected, is_live=not arguments.once)
         self._other = _other(arguments)
+        if self._other is not None:
+            self._run.compare_with(self._other.health())
         self._is_page_failing = False
 
     def answer(self) -> str:
@@ -307,6 +309,7 @@ class Watch:
             return None
         from predictor.watch.comparison import Compared, stretches
 
+        self._other.compare_with(health)
         names = (self._name, Path(self._arguments.against).resolve().name)
         names = names if names[0] != names[1] else ("this run", self._arguments.against)
         return Compared(health, self._other.health(), names, stretches(self._run.series, self._other.series))

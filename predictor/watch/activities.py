@@ -31,6 +31,19 @@ class _Part:
     all: Record
     longer: Record | None = None
     durations: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    timed: int = 0  # activities whose time the log states
+    timed_step: int | None = None  # the latest of them
+
+    def take_seconds(self, step: int, seconds: float, in_step: bool, usual_step_s: float) -> None:
+        """Take the time of an activity, which ranks or further lines may state again."""
+        if step == self.timed_step or not isfinite(seconds) or seconds < 0:
+            return
+        self.timed_step, self.timed = step, self.timed + 1
+        self.all.stated_s += (seconds - self.all.stated_s) / self.timed
+        if not in_step:  # else it is seen in the step
+            self.all.lost_s += seconds
+            if seconds > 0:
+                self.compare(step, seconds, usual_step_s)
 
     def compare(self, step: int, seconds: float, usual_step_s: float) -> None:
         """Judge a duration by the usual ones before it."""
@@ -66,16 +79,13 @@ class Activities:
         if part is None:
             record = Record(ChangeKind.SINGLE, step, usual_step_s, usual.copy(), is_stated=True)
             part = self._parts[activity.part] = _Part(record)
-        if part.all.numbers and part.all.numbers[-1] == step:  # another rank's
-            return
-        part.all.level_s = part.all.level_s or usual_step_s  # the first may come before it is known
-        part.all.activities[activity.part] += 1
-        _add(part.all, step, part.all.activities)
-        part.all.last = step
-        if activity.seconds is not None and isfinite(activity.seconds) and not activity.in_step:
-            part.all.lost_s += activity.seconds
-            if activity.seconds > 0:
-                part.compare(step, activity.seconds, usual_step_s)
+        if not part.all.numbers or part.all.numbers[-1] != step:  # else another rank's, or a further line about it
+            part.all.level_s = part.all.level_s or usual_step_s  # the first may come before it is known
+            part.all.activities[activity.part] += 1
+            _add(part.all, step, part.all.activities)
+            part.all.last = step
+        if activity.seconds is not None:
+            part.take_seconds(step, activity.seconds, activity.in_step, usual_step_s)
 
     def take_beside(self, observation: Observation, extra_s: float) -> None:
         """Take a step beside an activity: what it takes above a usual one is the activity's."""

@@ -16,7 +16,7 @@ from predictor.watch.events import (
     Message,
     Step,
 )
-from predictor.watch.observations import MOST_RANKS, Observation, devices_facts, facts_of, join_ranks
+from predictor.watch.observations import MESSAGE, MOST_RANKS, Observation, devices_facts, facts_of, join_ranks
 
 BESIDE_STEPS = (CHECKPOINT, EVALUATION, COMPILATION)  # activities that leave traces in the next steps' times
 _AFTERMATH = 2  # steps after an activity that may carry its rest: the queue of launches is filled again
@@ -34,7 +34,7 @@ class Assembly:
     _at: dict[int | None, float] = field(default_factory=dict)
     _active: deque[Activity] = field(default_factory=lambda: deque(maxlen=8))
     _messages: deque[Message] = field(default_factory=lambda: deque(maxlen=64))
-    _devices: dict[str, DeviceSample] = field(default_factory=dict)
+    _devices: dict[tuple[str, str], DeviceSample] = field(default_factory=dict)  # by host and device
     _last: dict[int | None, int] = field(default_factory=dict)
     _emitted: int | None = None
 
@@ -46,8 +46,9 @@ class Assembly:
             case Message():
                 self._messages.append(event)
             case DeviceSample():
-                if event.device in self._devices or len(self._devices) < _MOST_DEVICES:
-                    self._devices[event.device] = event
+                device = event.host, event.device
+                if device in self._devices or len(self._devices) < _MOST_DEVICES:
+                    self._devices[device] = event
             case Step():
                 yield from self._take_step(event)
 
@@ -103,10 +104,10 @@ class Assembly:
         seconds = whole[1] if whole and whole[1] is not None else (median(times) if times else None)
         if seconds is None or not 0 < seconds < float("inf"):
             return
-        facts = join_ranks(ranks) | (whole[2] if whole else {}) | devices_facts(self._devices)
+        facts = join_ranks(ranks) | (whole[2] if whole else {}) | devices_facts(self._devices.values())
         self._devices.clear()
         for message in self._messages:
-            facts[f"message:{message.kind}"] = 1.0
+            facts[MESSAGE + message.kind] = 1.0
         self._messages.clear()
         yield Observation(number, seconds, max(step.steps, 1), step.at, facts, ranks, self._activities(step))
 

@@ -90,6 +90,12 @@ class Baseline:
 
 def _by_kind(steps: Sequence[tuple[int, float]], period: int) -> list[list[float]]:
     by_kind: list[list[float]] = [[] for _ in range(period)]
+    first, last = steps[0][0], steps[-1][0]
+    if last - first == len(steps) - 1:  # none is left out
+        values = [value for _, value in steps]
+        for kind in range(period):
+            by_kind[(first + kind) % period] = values[kind::period]
+        return by_kind
     for number, value in steps:
         by_kind[number % period].append(value)
     return by_kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import replace
 from math import log, log1p, log2
 from statistics import median
@@ -15,7 +16,7 @@ from predictor.watch.detector import MATERIAL, Detector, Label, Outcome, Shift
 from predictor.watch.drift import Drift
 from predictor.watch.events import Activity
 from predictor.watch.explain import NOT_EXPLAINED, finding_of
-from predictor.watch.health import ChangeKind, Expected, Finding, Health
+from predictor.watch.health import Change, ChangeKind, Expected, Finding
 from predictor.watch.observations import Observation, Profile, usual_profile
 from predictor.watch.records import Record
 from predictor.watch.slow_steps import SlowSteps
@@ -33,10 +34,9 @@ _MERGE = 32  # steps within which changes of level in one direction are one drif
 class Deviations:
     """Usual steps, and records of the others."""
 
-    def __init__(self, expected: Expected | None, against: Health | None = None) -> None:
+    def __init__(self, expected: Expected | None) -> None:
         """Start without a step."""
-        changes = [finding.change for finding in against.findings] if against is not None else []
-        self._planned = [change for change in changes if change.kind is ChangeKind.JUMP]
+        self.planned: list[Change] = []  # of another run of the same plan
         self.expected = expected
         self.hosts: tuple[str, ...] = ()
         self.usual = usual_profile()
@@ -127,13 +127,30 @@ class Deviations:
 
     def _levels_add(self, observation: Observation, counts: bool = True) -> None:
         """Add a step to the changes of level that go on; the last one takes what is above the ones before."""
-        going = [record for record in self.levels if record.last is None and record.shift is not None]
+        going = self._going()
         for record in going:
-            size_s = record.size_s
             if record is going[-1] and counts:
                 record.add(observation, observation.seconds - record.level_s)
             else:
-                record.go_on(observation.steps, size_s)
+                record.go_on(observation.steps, record.size_s)
+
+    def _going(self) -> list[Record]:
+        """Return the changes of level that go on."""
+        return [record for record in self.levels if record.last is None and record.shift is not None]
+
+    def _count_waiting(self) -> None:
+        """Count the steps that wait to settle with the deviations that go on, the last of which has its own times."""
+        waiting = [observation for observation, _ in (*self._recent, *self._suspects)]
+        steps = sum(observation.steps for observation in waiting)
+        for record in self.levels:
+            record.waiting_steps, record.waiting_s = 0, 0.0
+        going = self._going()
+        for record in going[:-1]:
+            record.waiting_steps, record.waiting_s = steps, record.size_s * steps
+        for last in (*going[-1:], self._drifting):
+            if last is not None:
+                last.waiting_steps = steps
+                last.waiting_s = sum((step.seconds - last.level_s) * step.steps for step in waiting)
 
     def _calibrate(self, observation: Observation) -> None:
         if len(self._calibration) >= _CALIBRATED_BY or self.levels:
@@ -222,8 +239,7 @@ class Deviations:
                 self._levels_add(observation)
         self._recent.clear()
         self._suspects = []
-        for slow in self._slow.values():
-            slow.retract(shift.first)
+        retracted = [observation for slow in self._slow.values() for observation in slow.retract(shift.first)]
         last = self.levels[-1] if self.levels else None
         if shift.after_s < shift.before_s:
             self._end_levels(shift)
@@ -232,15 +248,18 @@ class Deviations:
             last.shift = replace(last.shift or shift, after_s=shift.after_s, sharp=False)
             last.seen = affected[-1][0].number
         else:
-            self._open_level(shift, affected[-1][0].number)
+            self._open_level(shift, affected[-1][0].number, retracted)
         self.usual = usual_profile()
         for observation, _ in affected:
             self.usual.add(observation)
             self._levels_add(observation)
         self._end_drift(shift.first)
 
-    def _open_level(self, shift: Shift, seen: int) -> None:
+    def _open_level(self, shift: Shift, seen: int, first: Sequence[Observation]) -> None:
+        """Begin a change of level, whose ``first`` steps counted as slow ones."""
         level = Record(ChangeKind.JUMP, shift.first, shift.before_s, self.usual.copy(), seen=seen, shift=shift)
+        for observation in first:
+            level.add(observation, observation.seconds - level.level_s)
         self.levels.append(level)
         if len(self.levels) > _MOST_RECORDS:
             closed = [record for record in self.levels if record.last is not None] or self.levels[:1]
@@ -264,6 +283,10 @@ class Deviations:
 
     def restart(self, last: int, resumed: int, pause_s: float | None, moved: bool) -> None:
         """Take a new process: the level is learned anew, steps taken twice are lost."""
+        while self._recent:
+            self._settle(self._recent.popleft()[0])
+        for observation, _ in self._suspects:
+            self._levels_add(observation)
         level = self.usual_s or 0.0
         repeated = max(last - resumed, 0)
         record = Record(ChangeKind.SINGLE, resumed + 1, level, self.usual.copy(), hosts_changed=moved)
@@ -278,7 +301,6 @@ class Deviations:
 
     def _clear_process(self, last: int) -> None:
         self.detector.restart()
-        self._recent.clear()
         self._suspects, self._first = [], []
         self.usual = usual_profile()
         for slow in self._slow.values():
@@ -308,12 +330,13 @@ class Deviations:
 
     def findings(self, last: int | None, stalled: Finding | None) -> tuple[Finding, ...]:
         """Return all findings, the dearest first."""
+        self._count_waiting()
         slow = [record for steps in self._slow.values() for record in steps.records]
         drift = [self._drifting] if self._drifting is not None else []
         sharp = [record for record in self.levels if record.shift is not None and record.shift.sharp]
         for record in sharp:
             record.other_sizes_s = tuple(other.size_s for other in sharp if other is not record)
-            record.planned = next((change for change in self._planned if record.is_like(change)), None)
+            record.planned = next((change for change in self.planned if record.is_like(change)), None)
         after = self.usual_s
         for record in reversed(self.levels):
             if record.last is None and record.shift is not None:

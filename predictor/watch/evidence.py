@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import log
 from statistics import median
 
-from predictor.watch.detector import Shift
+from predictor.watch.detector import MATERIAL, Shift
 from predictor.watch.events import (
     ALLOCATOR_RETRIES,
     ALLOCATOR_RETRY,
@@ -34,10 +34,11 @@ from predictor.watch.events import (
 )
 from predictor.watch.health import ChangeKind
 from predictor.watch.observations import (
-    CAPPED_DEVICES,
+    CAPPED,
     CLOCK,
-    HOT_DEVICES,
+    HOT,
     MEMORY,
+    MESSAGE,
     SAMPLES,
     SECONDS,
     SEQUENCE,
@@ -47,7 +48,7 @@ from predictor.watch.observations import (
 from predictor.watch.records import Record
 
 _MOST = 0.5  # of the extra time: what holds it is the place of the deviation
-_LITTLE = 0.25
+_LITTLE = 0.25  # of the extra time, or of readings
 _NEAR_FULL = 0.92  # of the memory; PyTorch's allocator starts to flush its cache when a request no longer fits
 _RAMPS = (1.5, 2.0, 3.0, 4.0)  # of the work from stage to stage; smaller ones cannot be told from faults
 _SCALES = 0.75  # of a step grows with its work, at least; the rest is the optimizer and launches
@@ -75,7 +76,7 @@ def duration(seconds: float) -> str:
     """
     if abs(seconds) < 1:
         return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.2g} s" if abs(seconds) < 10 else f"{seconds:,.0f} s"
+    return f"{seconds:.3g} s" if abs(seconds) < 10 else f"{seconds:,.0f} s"
 
 
 def signs_of(record: Record) -> tuple[Sign, ...]:
@@ -159,7 +160,7 @@ def _counter(question: str, name: str, text: str, message: str | None = None) ->
     """Return the extractor of a counter that stands still in usual steps."""
 
     def extract(record: Record) -> Sign | None:
-        now, told = record.affected.run.get(name), f"message:{message}"
+        now, told = record.affected.run.get(name), f"{MESSAGE}{message}"
         times = now * record.affected.count if now is not None else 0.0
         if message is not None and told in record.affected.run:
             times = max(times, record.affected.run[told] * record.affected.count)
@@ -220,7 +221,7 @@ def _cpu(record: Record) -> Sign | None:
 
 def _memory_full(record: Record) -> Sign | None:
     share = record.memory_share
-    if f"message:{OUT_OF_MEMORY}" in record.affected.run:
+    if MESSAGE + OUT_OF_MEMORY in record.affected.run:
         return Sign("near_full", "yes", "The log states that memory ran out")
     grows = _memory_grows(record)
     if share is None or (share < _NEAR_FULL and grows is not None and grows.value == "yes"):
@@ -239,16 +240,19 @@ def _memory_grows(record: Record) -> Sign | None:
 def _workload(record: Record) -> Sign | None:
     """Whether tokens, samples or the sequence of a step changed with its time."""
     grown = extra_of(record)
-    stated = False
+    stayed = []
     for name, text in ((TOKENS, "Tokens of a step"), (SAMPLES, "Samples of a step"), (SEQUENCE, "Sequence length")):
         now, before = record.affected.run.get(name), record.usual.run.get(name)
         if not now or not before:
             continue
-        stated = True
+        stayed.append(text)
         if abs(log(now / before)) > 0.005 and (now > before) == (grown > 0):
             sentence = f"{text}: {before:,.0f} → {now:,.0f} (× {now / before:.2f}) with the step (+ {duration(grown)})"
             return Sign("workload", "grew", sentence)
-    return Sign("workload", "same", "Tokens, samples and sequence length stayed") if stated else None
+    if not stayed:
+        return None
+    value = "samples" if SAMPLES in record.affected.run and len(stayed) == 1 else "same"
+    return Sign("workload", value, f"{' and '.join(stayed).capitalize()} stayed")
 
 
 def _activity(record: Record) -> Sign | None:
@@ -257,14 +261,15 @@ def _activity(record: Record) -> Sign | None:
     part, steps = record.activities.most_common(1)[0]
     if steps < _MOST * record.occurrences:
         return None
-    text = f"{part.capitalize()} at {steps} of {record.occurrences} slow steps"
-    if record.is_stated:
-        text = f"{part.capitalize()} {record.occurrences} times, {duration(record.lost_s / record.occurrences)} each"
+    name = part.capitalize()
     if record.is_longer:
-        text = (
-            f"{part.capitalize()}: {duration(record.change.extra_s)} longer than the {duration(record.level_s)} before"
-        )
-    return Sign("activity", part, text)
+        longer = f"{name}: {duration(record.change.extra_s)} longer than the {duration(record.level_s)} before"
+        return Sign("stated", part, longer)
+    if record.is_stated:
+        each = record.stated_s or record.lost_s / record.occurrences
+        times = f"{name} {record.occurrences} times"
+        return Sign("stated", part, f"{times}, {duration(each)} each" if each > MATERIAL * record.level_s else times)
+    return Sign("activity", part, f"{name} at {steps} of {record.occurrences} slow steps")
 
 
 def _first_steps(record: Record) -> Sign | None:
@@ -292,9 +297,15 @@ def _restarted(record: Record) -> Sign | None:
 
 def _devices(record: Record) -> Sign | None:
     run, before = record.affected.run, record.usual.run
-    for name, text in ((HOT_DEVICES, "thermal limit"), (CAPPED_DEVICES, "power limit")):
-        if run.get(name, 0.0) > before.get(name, 0.0) + 0.05:
-            return Sign("device", "limited", f"{run[name]:.0%} of readings state a {text} in the slow steps")
+    for kind, text in ((HOT, "thermal limit"), (CAPPED, "power limit")):
+        read = [name for name in run if name.startswith(kind)]
+        limited = [name.removeprefix(kind) for name in read if run[name] >= before.get(name, 0.0) + _LITTLE]
+        if len(limited) == 1 < len(read):
+            return Sign("device", "one", f"{limited[0]} alone of {len(read)} states a {text} in the slow steps")
+        if limited:
+            named = f"{', '.join(limited[:8])}{' and others' if len(limited) > 8 else ''}"
+            told = f"{len(limited)} of {len(read)} GPUs state a {text} in the slow steps: {named}"
+            return Sign("device", "limited", told)
     if CLOCK not in run or CLOCK not in before:
         return None
     text = f"Lowest GPU clock: {run[CLOCK]:.0f} MHz after {before[CLOCK]:.0f} MHz"
@@ -303,8 +314,8 @@ def _devices(record: Record) -> Sign | None:
 
 def _message(question: str, kind: str, text: str) -> Callable[[Record], Sign | None]:
     def extract(record: Record) -> Sign | None:
-        rate = record.affected.run.get(f"message:{kind}", 0.0)
-        if rate <= 2 * record.usual.run.get(f"message:{kind}", 0.0):
+        rate = record.affected.run.get(MESSAGE + kind, 0.0)
+        if rate <= 2 * record.usual.run.get(MESSAGE + kind, 0.0):
             return None
         return Sign(question, "yes", f"{text} beside {rate * record.affected.count:.0f} slow steps")
 

@@ -135,4 +135,5 @@ def finding_of(record: Record) -> Finding:
         planned = False  # a level that lasts is neither warm-up nor the pause of a restart
     # A drift from the first steps on is usual as far as times tell; facts that speak for a fault tell more.
     is_alarm = record.is_alarm or (record.from_start and explanations[0].cause != NOT_EXPLAINED)
-    return Finding(record.change, explanations, is_expected=planned or not is_alarm)
+    tolerated = "" if planned or is_alarm else record.tolerated
+    return Finding(record.change, explanations, planned or not is_alarm, tolerated)

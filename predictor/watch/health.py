@@ -71,7 +71,8 @@ class Change:
 
     Attributes:
         kind: its shape.
-        first_step, last_step: of the deviation; ``last_step`` None: it goes on.
+        first_step, last_step: of the deviation; ``last_step`` None: it goes on; of a stall, ``first_step`` is the last
+            that was seen.
         period: steps between occurrences of a periodic one.
         occurrences: slow steps.
         level_s: usual step before it (of a whole run: the expected one).
@@ -118,11 +119,13 @@ class Finding:
         change: in time.
         explanations: at least one.
         is_expected: of a kind that a healthy run shows (compilation, evaluation, checkpoints, a restart): no alarm.
+        tolerated: why it is no alarm although its first cause is none of a healthy run.
     """
 
     change: Change
     explanations: tuple[Explanation, ...]
     is_expected: bool = False
+    tolerated: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
     change["period_steps"] = change.pop("period")
     return {
         "is_expected": finding.is_expected,
+        "tolerated": finding.tolerated,
         "change": change,
         "explanations": [{**asdict(cause), "evidence": list(cause.evidence)} for cause in finding.explanations],
     }

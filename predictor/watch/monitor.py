@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from predictor.watch.assembly import Assembly
 from predictor.watch.deviations import Deviations
 from predictor.watch.events import Activity, DeviceSample, End, Event, Message, Start, Step
-from predictor.watch.health import Expected, Health, State
+from predictor.watch.health import ChangeKind, Expected, Health, State
 from predictor.watch.outlook import Outlook, Pauses
 
 __all__ = ["Monitor"]
@@ -16,24 +14,23 @@ __all__ = ["Monitor"]
 class Monitor:
     """Takes the events of a run in order and says how it stands."""
 
-    def __init__(self, expected: Expected | None = None, against: Health | None = None) -> None:
-        """Start without a step seen.
-
-        Args:
-            expected: the prediction of a step.
-            against: of a run of the same plan: where its level changed too, the plan did.
-        """
+    def __init__(self, expected: Expected | None = None) -> None:
+        """Start without a step seen, with the prediction of one."""
         self._assembly = Assembly()
-        self._deviations = Deviations(expected, against)
+        self._deviations = Deviations(expected)
         self._pauses = Pauses()
         self._hosts: tuple[str, ...] = ()
         self._target: int | None = None
         self._end: End | None = None
-        self._starts = self._restarts = 0
+        self._restarts = 0
         self._first: int | None = None
         self._last: int | None = None
         self._steps = 0
-        self._notes: deque[str] = deque(maxlen=8)
+
+    def compare_with(self, other: Health) -> None:
+        """Take note of a run of the same plan: where its level changed too, the plan did."""
+        changes = [finding.change for finding in other.findings]
+        self._deviations.planned = [change for change in changes if change.kind is ChangeKind.JUMP]
 
     def take(self, event: Event) -> None:
         """Take an event."""
@@ -77,7 +74,7 @@ class Monitor:
     def health(self, now: float | None = None) -> Health:
         """Return the state of the run; ``now`` in seconds since the epoch tells a stalled run."""
         deviations = self._deviations
-        stalled = self._pauses.stalled_for(now, deviations.usual_s) if self._end is None else None
+        stalled = self._pauses.stalled_for(now, deviations.usual_s, self._last) if self._end is None else None
         findings = deviations.findings(self._last, stalled)
         slower = any(not finding.is_expected and finding.change.last_step is None for finding in findings)
         outlook = Outlook(self._last, self._target, self._pauses.last_at, deviations, findings)
@@ -91,7 +88,7 @@ class Monitor:
             **outlook.numbers(),
             findings=findings,
             restarts=self._restarts,
-            notes=(*self._notes, *outlook.notes()),
+            notes=outlook.notes(),
         )
 
     def _state(self, stalled: bool, slower: bool) -> State:

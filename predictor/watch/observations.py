@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from statistics import median
 
 from predictor.watch.events import COMMUNICATION, PARTS, RUN_QUEUE_SECONDS, DeviceSample, Step
 
@@ -13,13 +12,14 @@ MOST_RANKS = 1024  # kept apart; further ones are not
 _OWN = tuple(part for part in PARTS if part != COMMUNICATION)
 _LAST = 64  # steps that the usual profile remembers
 THERMAL = "thermal"
-POWER = "power_brake"
 
 # Names of facts beside those of parts and counters.
 SECONDS, TOKENS, SAMPLES, SEQUENCE, MEMORY, MEMORY_SHARE = (
     "seconds", "tokens", "samples", "sequence_length", "memory_bytes", "memory_share",
 )  # fmt: skip
-CLOCK, HOT_DEVICES, CAPPED_DEVICES, SLOW_DEVICES = "clock_mhz", "hot_devices", "capped_devices", "slow_devices"
+CLOCK = "clock_mhz"
+HOT, CAPPED = "hot:", "capped:"  # with a device's name: 1 where it states the limit
+MESSAGE = "message:"  # with its kind: 1; a step without it had none
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Observation:
 
     Attributes:
         number, seconds, steps, at: as of a ``Step``.
-        facts: of the run by name: parts, counters' increments per step, tokens, memory, ``message:KIND``, devices.
+        facts: of the run by name: parts, counters' increments per step, tokens, memory, messages, devices.
         ranks: the same by rank: parts and increments.
         activities: that ran at the step.
     """
@@ -66,10 +66,11 @@ class Profile:
         self.count += 1
         facts = observation.facts | {SECONDS: observation.seconds}
         for name, value in facts.items():
-            seen = self._seen[name] = self._seen.get(name, 0) + 1
+            before = self.count - 1 if name.startswith(MESSAGE) else 0
+            seen = self._seen[name] = self._seen.get(name, before) + 1
             self._move(self.run, name, value, seen)
         for name in self.run.keys() - facts.keys():
-            if name.startswith("message:") or name in PARTS:
+            if name.startswith(MESSAGE) or name in PARTS:
                 seen = self._seen[name] = self._seen.get(name, 0) + 1
                 self._move(self.run, name, 0.0, seen)
         for rank, values in observation.ranks.items():
@@ -80,11 +81,9 @@ class Profile:
                 self._move(mine, name, value, self.count)
 
     def _move(self, means: dict[str, float], name: str, value: float, seen: int) -> None:
-        if name not in means:
-            means[name] = value / seen if name.startswith("message:") else value
-            return
         weight = seen if self.last is None else min(seen, self.last)
-        means[name] += (value - means[name]) / weight
+        before = means.get(name, 0.0 if name.startswith(MESSAGE) else value)
+        means[name] = before + (value - before) / weight
 
     def copy(self) -> Profile:
         """Return a frozen copy."""
@@ -131,19 +130,18 @@ def join_ranks(ranks: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     return facts
 
 
-def devices_facts(samples: Mapping[str, DeviceSample]) -> dict[str, float]:
-    """Return facts of the devices' readings since the last step: shares of devices that are throttled, lowest clock."""
-    if not samples:
-        return {}
-    hot = sum(any(THERMAL in reason for reason in sample.throttle_reasons) for sample in samples.values())
-    capped = sum(
-        any("power" in reason for reason in sample.throttle_reasons)
-        or (sample.power_w is not None and sample.power_limit_w is not None and sample.power_w >= sample.power_limit_w)
-        for sample in samples.values()
-    )
-    facts = {HOT_DEVICES: hot / len(samples), CAPPED_DEVICES: capped / len(samples)}
-    clocks = [sample.sm_clock_mhz for sample in samples.values() if sample.sm_clock_mhz is not None]
-    if clocks:
-        facts[CLOCK] = min(clocks)
-        facts[SLOW_DEVICES] = sum(clock < 0.95 * median(clocks) for clock in clocks) / len(clocks)
-    return facts
+def devices_facts(samples: Collection[DeviceSample]) -> dict[str, float]:
+    """Return facts of the devices' readings since the last step: which are limited, and the lowest clock."""
+    facts: dict[str, float] = {}
+    for sample in samples:
+        name = f"GPU {sample.device} of {sample.host}" if sample.host else f"GPU {sample.device}"
+        facts[HOT + name] = float(any(THERMAL in reason for reason in sample.throttle_reasons))
+        facts[CAPPED + name] = float(_is_capped(sample))
+    clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
+    return facts | {CLOCK: min(clocks)} if clocks else facts
+
+
+def _is_capped(sample: DeviceSample) -> bool:
+    drawn, limit = sample.power_w, sample.power_limit_w
+    reaches_limit = drawn is not None and limit is not None and drawn >= limit
+    return reaches_limit or any("power" in reason for reason in sample.throttle_reasons)

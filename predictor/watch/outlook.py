@@ -38,14 +38,14 @@ class Pauses:
             self.longest_s = max(self.longest_s, self.last_s)
         self.last_at = at if self.last_at is None else max(at, self.last_at)
 
-    def stalled_for(self, now: float | None, usual_s: float | None) -> Finding | None:
-        """Return the finding of a run without an event for longer than its own pauses suggest."""
-        if now is None or self.last_at is None or usual_s is None:
+    def stalled_for(self, now: float | None, usual_s: float | None, last: int | None) -> Finding | None:
+        """Return the finding of a run without an event, after step ``last``, for longer than its own pauses suggest."""
+        if now is None or self.last_at is None or usual_s is None or last is None:
             return None
         silent = now - self.last_at
         if silent <= max(_LEAST_PAUSE_S, _PAUSE_STEPS * usual_s, _BEYOND * self.longest_s):
             return None
-        change = Change(ChangeKind.STALL, 0, None, usual_s, silent, silent)
+        change = Change(ChangeKind.STALL, last, None, usual_s, silent, silent)
         pause = f"No event for {silent:,.0f} s; the longest pause before was {self.longest_s:,.1f} s"
         return Finding(change, tuple(replace(item, evidence=(pause,)) for item in explain(())))
 
@@ -125,11 +125,11 @@ class Outlook:
         notes = []
         if baseline.unit_s > COARSE * baseline.seconds:
             unit = f"{baseline.unit_s * 1e3:,.3g} ms, {baseline.unit_s / baseline.seconds:.0%} of a step"
-            notes.append(f"The log rounds times to {unit}: smaller changes are seen late")
+            notes.append(f"The log rounds times to {unit}: smaller changes are seen late.")
         if not usual.ranks and not any(part in usual.run for part in PARTS):
-            notes.append("The log states no parts of a step and no ranks: what slows a step cannot be told from it")
+            notes.append("The log states no parts of a step and no ranks: what slows a step cannot be told from it.")
         if TOKENS not in usual.run and SAMPLES not in usual.run:
             notes.append(
-                "The log states no tokens of a step: a change of batch or sequence cannot be told from a fault"
+                "The log states no tokens of a step: a change of batch or sequence cannot be told from a fault."
             )
         return tuple(notes)

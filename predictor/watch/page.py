@@ -26,8 +26,8 @@ BAND = '<li><i style="background:var(--accent);opacity:0.3"></i>90 % interval of
 def _finding(number: int, finding: Finding) -> str:
     """Return a finding as an entry of a list."""
     change, first = finding.change, finding.explanations[0]
-    usual = " Healthy runs show this." if finding.is_expected else ""
-    head = f"{when(change)}: {extent(change)}.{usual}"
+    usual = f"no alarm, as {finding.tolerated}" if finding.tolerated else "healthy runs show this"
+    head = f"{when(change)}: {extent(change)}{f'; {usual}' if finding.is_expected else ''}."
     rows = [[f"{cause.belief:.0%}", cause.title, "; ".join(cause.evidence)] for cause in finding.explanations]
     told = [("To tell", first.distinguish if len(finding.explanations) > 1 else ""), ("To do", first.remedy)]
     listed = "".join(f"<dt>{name}</dt><dd>{escape(words)}</dd>" for name, words in told if words)

@@ -34,8 +34,10 @@ class Record:
             stage of a growth by which the whole run goes (an attention window that widens, say).
         first_steps: of a process.
         hosts_changed: of a restart; ``restarted``: what the log says about it.
-        is_stated: work between steps that the log states with its time; ``is_longer``: it takes longer than it did.
+        is_stated: work beside steps that the log states; ``is_longer``: it takes longer than it did.
+        stated_s: mean time of such work as the log states it; 0: it does not.
         memory_share: of the limit, at the last affected step.
+        waiting_steps, waiting_s: steps that may yet turn out to be of another change, and what they lost so far.
     """
 
     kind: ChangeKind
@@ -61,7 +63,10 @@ class Record:
     restarted: str = ""
     is_stated: bool = False
     is_longer: bool = False
+    stated_s: float = 0.0
     memory_share: float | None = None
+    waiting_steps: int = 0
+    waiting_s: float = 0.0
     period: int | None = None
     latest: deque[tuple[int, float, int]] = field(default_factory=lambda: deque(maxlen=_RECENT))
     numbers: deque[int] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -110,9 +115,10 @@ class Record:
     @property
     def change(self) -> Change:
         """Return the change in time."""
-        extra = self.lost_s / self.steps if self.steps else 0.0
+        lost, steps = self.lost_s + self.waiting_s, self.steps + self.waiting_steps
+        extra = lost / steps if steps else 0.0
         return Change(
-            self.kind, self.first, self.last, self.level_s, extra, self.lost_s, max(self.occurrences, 1), self.period
+            self.kind, self.first, self.last, self.level_s, extra, lost, max(self.occurrences, 1), self.period
         )  # fmt: skip
 
     def host_of(self, ranks: Sequence[int]) -> str:
@@ -156,6 +162,15 @@ class Record:
         if self.shift is not None and self.last is None:
             return self.size_s >= MATERIAL * self.shift.before_s and not self.grows_on
         return self.kind in (ChangeKind.WHOLE, ChangeKind.STALL) or self.is_material
+
+    @property
+    def tolerated(self) -> str:
+        """Return why it is no alarm, whatever caused it."""
+        if self.kind is ChangeKind.DRIFT and self.shift is None:
+            return "as this run goes since its first steps"
+        if self.shift is not None and self.last is None and self.grows_on:
+            return "a stage of a growth that goes on"
+        return f"it costs less than {MATERIAL:.0%} of the time, over {HORIZON:,} steps or more"
 
     @property
     def is_worth_telling(self) -> bool:

@@ -16,7 +16,6 @@ SLOW_SCORE = log(_FAULTY_RATE / HEALTHY_RATE)
 USUAL_SCORE = log1p(-_FAULTY_RATE) - log1p(-HEALTHY_RATE)
 SLOW_LIMIT = 9.0  # simulated: a false alarm in 1.4 · 10⁵ steps at the healthy rate
 
-_LEAST_PULSES = 3
 _LOOSE = 32  # slow steps without a period that are remembered
 _MOST_PERIODIC = 8
 _PATIENCE = 64  # steps without a slow one after which an episode is over
@@ -125,17 +124,19 @@ class SlowSteps:
         self._loose.clear()
         self._loose.extend(kept)
 
-    def retract(self, first: int) -> None:
-        """Forget the slow steps that turned out to be a change of level from ``first`` on."""
+    def retract(self, first: int) -> list[Observation]:
+        """Return, and forget, the slow steps that turned out to be a change of level from ``first`` on."""
         for record in (*self.periodic, self.episode):
             while record is not None and record.numbers and record.numbers[-1] >= first:
                 if not record.remove(record.numbers[-1]):
                     break
         self.periodic = deque((record for record in self.periodic if record.occurrences), maxlen=_MOST_PERIODIC)
         self.episode = self.episode if self.episode is not None and self.episode.occurrences else None
+        retracted = []
         while self._loose and self._loose[-1][0].number >= first:
-            self._loose.pop()
+            retracted.append(self._loose.pop()[0])
         self._rate = Cusum()
+        return retracted[::-1]
 
     def restart(self) -> None:
         """End everything: step numbers go back."""

@@ -42,7 +42,7 @@ def answer(health: Health) -> str:
     if health.last_step is None:
         return "Waiting for the first step: the log has none yet."
     steps = counted(health.steps, "step")
-    said = f"{str(health.state).capitalize()} after step {health.last_step:,}"
+    said = f"{str(health.state).capitalize()}, at step {health.last_step:,}"
     if health.median_s is None:
         return f"{said}: {steps} seen, and the log has no times of them yet."
     said += f": {seconds(health.median_s)} a step"
@@ -96,9 +96,12 @@ def why(health: Health) -> str:
     cause = first.explanations[0]
     lost = f", {lasting(first.change.lost_s)} lost" if first.change.lost_s >= NOT_LOST_S else ""
     more = f" {counted(len(found) - 1, 'other deviation')} below." if len(found) > 1 else ""
+    said = f"{when(first.change)}{lost}."
     title = cause.title[:1].upper() + cause.title[1:]
-    sure = "" if cause.cause == NOT_EXPLAINED else f" ({cause.belief:.0%} sure)"
-    return f"{title}{sure}: {when(first.change)}{lost}.{more}{healthy}"
+    if cause.cause == NOT_EXPLAINED:
+        return f"{title}: {said}{more}{healthy}"
+    evidence = f" {cause.evidence[0]}." if cause.evidence else ""
+    return f"{title} ({cause.belief:.0%} sure): {said}{evidence}{more}{healthy}"
 
 
 def _in_detail(number: int, finding: Finding) -> list[str]:
@@ -129,8 +132,10 @@ def finding_lines(findings: Sequence[Finding], width: int) -> list[str]:
     lines += ["Deviations that healthy runs show"] if usual else []
     for number, finding in usual[:LISTED]:
         cause = finding.explanations[0]
-        told = f"{number:2}  {when(finding.change)}: {extent(finding.change)}: {cause.title} ({cause.belief:.0%})"
-        lines += wrapped([told], width, 4)
+        sure = "" if cause.cause == NOT_EXPLAINED else f" ({cause.belief:.0%})"
+        told = f"{when(finding.change)}: {extent(finding.change)}: {cause.title}{sure}"
+        told += f", but {finding.tolerated}" if finding.tolerated else ""
+        lines += wrapped([f"{number:2}  {told}"], width, 4)
     left = max(0, len(alarms) - LISTED) + max(0, len(usual) - LISTED)
     return [*lines, f"and {left} more; --json lists all"] if left else lines
 
@@ -191,8 +196,8 @@ def _lost(health: Health) -> str:
         usual = health.lost_s - lost_s(health)
         said = lasting(health.lost_s)
         said += f", {lasting(usual)} of it to what healthy runs show" if usual >= NOT_LOST_S else ""
-    to_come = health.lost_to_come_s
-    return said if to_come is None else f"{said}, {lasting(to_come)} to come"
+    to_come = health.lost_to_come_s or 0.0
+    return said if to_come < NOT_LOST_S else f"{said}, {lasting(to_come)} to come"
 
 
 def part_rows(health: Health) -> list[Sequence[str]]:

@@ -52,6 +52,11 @@ class WatchedRun:
         self.series = StepSeries()
         self.is_ended = False
 
+    def compare_with(self, other: Health) -> None:
+        """Take note of a run of the same plan: what both change at the same step is the plan's."""
+        with self._lock:
+            self._monitor.compare_with(other)
+
     @property
     def descriptions(self) -> list[str]:
         """Return path and format of every source."""

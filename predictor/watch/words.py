@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from datetime import datetime, tzinfo
 
 from predictor.core.base.quantities import duration, span
+from predictor.watch.detector import MATERIAL
 from predictor.watch.health import Change, ChangeKind, Expected, Finding, Health, State
 
 US_PER_S, S_PER_HOUR = 1e6, 3600.0
 NOT_LOST_S = 0.5  # less lost time is none
+_SLOW_STEPS = (ChangeKind.SINGLE, ChangeKind.PERIODIC, ChangeKind.IRREGULAR)
 
 
 def plain(text: str) -> str:
@@ -102,14 +104,16 @@ def when(change: Change) -> str:
     during = f"from step {first} on" if not last else f"steps {first} to {last}"
     match change.kind:
         case ChangeKind.SINGLE:
-            return f"step {first}" if last in ("", first) else f"{change.occurrences:,} of {during}"
+            if last in ("", first):
+                return f"step {first}"
+            return during if change.occurrences == 1 else f"{change.occurrences:,} of {during}"
         case ChangeKind.PERIODIC:
             every = "" if change.period is None else f" every {change.period:,.4g} steps"
             return f"{every.strip() or 'again and again'}, {during}"
         case ChangeKind.IRREGULAR:
             return f"{change.occurrences:,} slow steps, {during}"
         case ChangeKind.STALL:
-            return "no step for long"
+            return f"no step after step {first}"
         case ChangeKind.WHOLE:
             return "the whole run"
     return f"{change.kind}{',' if last else ''} {during}"
@@ -119,6 +123,12 @@ def extent(change: Change) -> str:
     """Return how large a deviation is, and what it cost."""
     if change.kind is ChangeKind.STALL:
         return f"silence for {lasting(change.lost_s)}, a usual step takes {seconds(change.level_s)}"
+    if change.kind in _SLOW_STEPS and abs(change.extra_s) <= MATERIAL * change.level_s:
+        return (
+            "no time lost" if change.occurrences == 1 else f"steps no longer than the usual {seconds(change.level_s)}"
+        )
+    if change.kind is ChangeKind.SINGLE and change.occurrences == 1 and change.last_step != change.first_step:
+        return f"{lasting(change.lost_s)} lost"  # steps that are taken again
     lost = f", {lasting(change.lost_s)} lost" if change.lost_s >= NOT_LOST_S else ""
     more = "more" if change.extra_s >= 0.0 else "less"
     return f"{seconds(abs(change.extra_s))} {more} than {seconds(change.level_s)} a step{lost}"

@@ -21,6 +21,7 @@ from predictor.watch.sources.telling import (
     TELEMETRY_NAME,
     TEXT_LOG,
     FileKind,
+    is_headless,
     is_text,
     kind_of,
     known_names,
@@ -242,8 +243,14 @@ def _refuse(path: Path) -> None:
         with path.open("rb"):
             pass
         found = like_a_step(path) if is_text(path) else "binary data"
+        headless = found is None and is_headless(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    if headless:
+        raise ConfigError(
+            f"{path} has readings of nvidia-smi without the names of its columns; leave out noheader of --format, or "
+            "add a first line with the names of --query-gpu, separated by commas"
+        )
     if found == "binary data":
         raise ConfigError(f"{path} is binary data of no known format; known: {known_names()}")
     if found is not None:

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from predictor.watch.readers.devices import Accounting, Dmon, HostFile, nvidia_smi
@@ -30,6 +31,8 @@ _HOST_FILE = re.compile(r"(?:host|machine|node)_?(?:file|list|s)(?:\.txt|\.\d+)?
 _COLUMN = re.compile(r"[\w ./%()\[\]#-]{0,80}")
 _STEP_WORDS = re.compile(rb"(?i)\b(?:step|iter|iteration|epoch|batch|it/s|s/it|loss)\b")
 _DIGITS = re.compile(rb"[-+]?\d[\d.,]*(?:e[-+]?\d+)?")
+# A row of nvidia-smi --query-gpu: its time stamp, or units behind numbers.
+_READING = re.compile(rb"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?, |[^,]*, *\d+(?:\.\d+)? (?:MHz|W|MiB|%)(?:,|$)")
 RECURS = 5  # lines of one shape, from which on a file of no known format has lines of steps
 
 
@@ -169,6 +172,11 @@ def _lines(path: Path) -> Iterator[bytes]:
     for block in GrowingFile(path).blocks():
         yield from (line[:400] for line in re.split(rb"[\r\n]+", block[:HEAD].replace(b"\0", b"")))
         return
+
+
+def is_headless(path: Path) -> bool:
+    """Return whether a file has readings of nvidia-smi without the names of their columns."""
+    return any(_READING.match(line) for line in islice(_lines(path), 8))
 
 
 def is_text(path: Path) -> bool:

@@ -16,20 +16,23 @@ from pathlib import Path
 
 import pytest
 
+from predictor import predict
 from predictor.__main__ import main
 from predictor.watch.prometheus import served
+from predictor.watch.words import seconds
 
 ROOT = Path(__file__).resolve().parents[3]
 GALLERY = ROOT / "docs" / "gallery"
 CONFIG, LOG, DEVICES = (str(GALLERY / name) for name in ("llama-8b.yml", "llama-8b.log", "nvidia-smi.csv"))
 PATIENCE_S = 60.0
+PREDICTED = f"Predicted {seconds(predict(CONFIG).step.us / 1e6)} "
 
 
 def test_the_example_is_slower_than_it_should_be_and_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", CONFIG, "--log", LOG, DEVICES, "--once"]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("Health    Slower than it should be after step 800: ")
-    assert any(line.startswith("Trust     Predicted 1.601 s") for line in rest)
+    assert first.startswith("Health    Slower than it should be, at step 800: ")
+    assert any(line.startswith(f"Trust     {PREDICTED}") for line in rest)
     assert any("thermal" in line for line in rest)
 
 
@@ -56,7 +59,7 @@ def test_a_run_s_folder_holds_log_and_configuration(tmp_path: Path, capsys: pyte
     for name in ("llama-8b.yml", "llama-8b.log"):
         shutil.copy(GALLERY / name, tmp_path)
     assert main(["watch", str(tmp_path), "--once"]) == 0
-    assert "Predicted 1.601 s" in capsys.readouterr().out
+    assert PREDICTED in capsys.readouterr().out
 
 
 def test_a_folder_without_a_configuration_is_judged_by_itself(
@@ -114,6 +117,24 @@ def test_two_runs_are_compared_from_the_step_on_where_they_part(
     assert "As fast as before.log" in capsys.readouterr().out
     assert main(["watch", "--log", LOG, "--against", str(shorter), "--once", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["format"] == "estimate-train-time/watch-comparison/1"
+
+
+def test_a_change_at_the_step_at_which_the_other_run_changed_is_the_plan_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("this.log", "other.log"):
+        rows = [
+            f"step:{at}/600 step_avg:{100 if at < 300 else 130}ms took:{100 if at < 300 else 130}ms"
+            for at in range(600)
+        ]
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
+    pattern = r"step:(?P<step>\d+)/.*took:(?P<ms>\d+)ms"
+    named = ["watch", "--log", str(tmp_path / "this.log"), "--pattern", pattern, "--once", "--json"]
+    assert main([*named, "--against", str(tmp_path / "other.log")]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    (this,), (other,) = (compared[run]["findings"] for run in ("this", "other"))
+    assert (this["is_expected"], other["is_expected"]) == (True, True)
+    assert this["explanations"][0]["cause"] == other["explanations"][0]["cause"] == "workload_changed"
 
 
 @pytest.mark.parametrize(
@@ -190,8 +211,7 @@ def test_a_growing_log_is_followed_to_its_end(tmp_path: Path) -> None:
     with following(*words) as process, following(*words) as other:  # both write the same page
         time.sleep(1.0)
         log.write_text("".join(lines[:20]))  # it was not there yet
-        first = line_of(process)
-        assert first["last_step"] == 120
+        next(line for line in iter(lambda: line_of(process), None) if line["last_step"] == 120)
         with log.open("a") as stream:
             stream.write(lines[20])
             stream.write(lines[21][:60])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from predictor.watch.events import CHECKPOINT, Activity, Event, Start, Step
+import pytest
+
+from predictor.watch.events import CHECKPOINT, EVALUATION, Activity, Event, Start, Step
 from predictor.watch.health import Finding
 from tests.unit.watch.fake_runs import times, watch
 
@@ -50,3 +52,27 @@ def test_longer_ones_end_with_the_first_usual_one() -> None:
     found = checkpoints(lambda number: 0.9 if 120 <= number < 160 else 0.3)
     (longer,) = [finding for finding in found if not finding.is_expected]
     assert (longer.change.first_step, longer.change.last_step) == (120, 150)
+
+
+def test_time_that_a_further_line_states_counts_once() -> None:
+    events: list[Event] = []
+    for number, step_s in enumerate(times(200), 1):
+        events.append(Step(number, step_s))
+        if number % 50 == 0:
+            stated = Activity(CHECKPOINT, number, 2.0)
+            events += [Activity(CHECKPOINT, number), stated, stated]
+    (finding,) = watch(events).findings
+    assert finding.explanations[0].evidence == ("Checkpoint 4 times, 2 s each",)
+    assert finding.explanations[0].belief > 0.95
+    assert finding.change.lost_s == pytest.approx(8.0, abs=0.1)
+
+
+def test_time_inside_steps_is_told_as_the_log_states_it() -> None:
+    events: list[Event] = []
+    for number, step_s in enumerate(times(200), 1):
+        events.append(Step(number, step_s))
+        if number in (60, 150):
+            events.append(Activity(EVALUATION, number, 2.47, in_step=True))
+    (finding,) = watch(events).findings
+    assert finding.explanations[0].evidence == ("Evaluation 2 times, 2.47 s each",)
+    assert abs(finding.change.lost_s) < 0.1

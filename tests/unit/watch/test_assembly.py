@@ -16,7 +16,7 @@ from predictor.watch.events import (
     Message,
     Step,
 )
-from predictor.watch.observations import CLOCK, HOT_DEVICES, Observation
+from predictor.watch.observations import CAPPED, CLOCK, HOT, Observation, Profile
 
 
 def assemble(events: Iterable[Step | Activity | Message | DeviceSample]) -> list[Observation]:
@@ -66,5 +66,19 @@ def test_messages_and_devices_belong_to_the_next_step() -> None:
     first, second, third, fourth = assemble(events)
     assert f"message:{NETWORK}" in second.facts
     assert f"message:{NETWORK}" not in first.facts | third.facts
-    assert (third.facts[CLOCK], third.facts[HOT_DEVICES]) == (1200.0, 0.5)
+    assert third.facts[CLOCK] == 1200.0
+    assert (third.facts[f"{HOT}GPU 0"], third.facts[f"{HOT}GPU 1"], third.facts[f"{CAPPED}GPU 0"]) == (1.0, 0.0, 0.0)
     assert CLOCK not in fourth.facts
+
+
+def test_devices_of_two_hosts_are_two() -> None:
+    events = [DeviceSample("0", host=host, sm_clock_mhz=1900.0) for host in ("node1", "node2")]
+    (only,) = assemble([*events, Step(1, 0.1)])
+    assert {name for name in only.facts if name.startswith(HOT)} == {f"{HOT}GPU 0 of node1", f"{HOT}GPU 0 of node2"}
+
+
+def test_a_message_counts_beside_the_steps_that_had_none() -> None:
+    profile = Profile()
+    for observation in assemble([*(Step(n, 0.1) for n in range(1, 10)), Message(NETWORK, ""), Step(10, 0.1)]):
+        profile.add(observation)
+    assert profile.run[f"message:{NETWORK}"] == 0.1

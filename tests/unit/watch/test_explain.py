@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,10 @@ from predictor.watch.events import (
     INVOLUNTARY_SWITCHES,
     RUN_QUEUE_SECONDS,
     THROTTLED_SECONDS,
+    DeviceSample,
+    Event,
     Start,
+    Step,
 )
 from predictor.watch.explain import NOT_EXPLAINED, causes, explain
 from predictor.watch.health import ChangeKind
@@ -103,11 +107,33 @@ def test_ranks_of_one_host_are_a_slow_node() -> None:
     assert any("node2" in sentence for sentence in finding.explanations[0].evidence)
 
 
+@pytest.mark.parametrize(("hot", "said"), [({3}, "GPU 3 alone of 8 states"), ({1, 3}, "2 of 8 GPUs state")])
+def test_the_gpu_that_is_limited_is_named(hot: set[int], said: str) -> None:
+    seconds = times(100) + [1.2 * value for value in times(60, seed=1)]
+    events: list[Event] = []
+    for number, event in enumerate(steps(seconds)):
+        for gpu in range(8) if number % 4 == 0 else ():
+            reasons = {"hw_thermal_slowdown"} if gpu in hot and number > 100 else set[str]()
+            events.append(DeviceSample(str(gpu), throttle_reasons=frozenset(reasons)))
+        events.append(event)
+    (finding,) = [finding for finding in watch(events).findings if not finding.is_expected]
+    assert finding.explanations[0].cause == "throttling"
+    assert said in finding.explanations[0].evidence[0]
+    assert ("slow_rank" in {cause.cause for cause in finding.explanations}) == (len(hot) == 1)
+
+
 def test_jump_of_times_alone_is_not_explained() -> None:
     seconds = times(100) + [1.2 * value for value in times(60, seed=1)]
     (finding,) = [finding for finding in watch(steps(seconds)).findings if not finding.is_expected]
     assert finding.change.kind is ChangeKind.JUMP
     assert finding.explanations[0].cause == NOT_EXPLAINED
+
+
+def test_what_the_log_does_not_state_is_not_said_to_have_stayed() -> None:
+    seconds = times(100) + [1.2 * value for value in times(60, seed=1)]
+    events = [replace(event, samples=256) if isinstance(event, Step) else event for event in steps(seconds)]
+    (finding,) = [finding for finding in watch(events).findings if not finding.is_expected]
+    assert finding.explanations[0].evidence == ("Samples of a step stayed",)
 
 
 def test_no_answers_leave_everything_unexplained() -> None:

@@ -225,7 +225,8 @@ def test_changed_tokens_explain_a_jump() -> None:
 def test_same_step_of_another_run_explains_a_jump() -> None:
     seconds = [value * (1.0 if at < 150 else 1.2) for at, value in enumerate(times(300))]
     other = watch(steps([value * (1.0 if at < 150 else 1.2) for at, value in enumerate(times(300, 9))]))
-    monitor = Monitor(against=other)
+    monitor = Monitor()
+    monitor.compare_with(other)
     for event in steps(seconds):
         monitor.take(event)
     assert not alarms(monitor.health())
@@ -268,3 +269,31 @@ def test_values_of_a_hostile_log_do_no_harm(seconds: float) -> None:
     health = watch([*events, *hostile, *events])
     assert health.steps > 0
     assert health.median_s == pytest.approx(0.1, rel=0.02)
+
+
+def test_a_jump_that_goes_on_has_lost_what_its_latest_steps_lost() -> None:
+    events: list[Event] = [Step(10 * at, 1.0 if at < 60 else 1.5, steps=10) for at in range(1, 101)]
+    (finding,) = alarms(watch(events))
+    assert finding.change.lost_s == pytest.approx(41 * 10 * 0.5)
+    assert finding.change.extra_s == pytest.approx(0.5)
+
+
+def test_a_restart_forgets_nothing_that_a_jump_has_lost() -> None:
+    slow = [Step(at, 1.0 if at < 60 else 1.5) for at in range(1, 121)]
+    events: list[Event] = [*slow, Start(resumed_step=120), *(Step(at, 1.0) for at in range(121, 181))]
+    (finding,) = [one for one in watch(events).findings if one.change.kind is ChangeKind.JUMP]
+    assert finding.change.lost_s == pytest.approx(61 * 0.5)
+
+
+def test_a_stall_names_the_last_step() -> None:
+    events = list(steps(times(100)))
+    (finding,) = alarms(watch(events, now=(events[-1].at or 0.0) + 3600))
+    assert (finding.change.kind, finding.change.first_step) == (ChangeKind.STALL, 100)
+
+
+def test_what_is_unexplained_but_no_alarm_says_why() -> None:
+    seconds = times(300)
+    seconds[200] *= 3
+    (finding,) = watch(steps(seconds)).findings
+    assert finding.is_expected
+    assert finding.tolerated == "it costs less than 3% of the time, over 1,000 steps or more"

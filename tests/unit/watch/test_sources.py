@@ -245,6 +245,14 @@ def test_a_log_of_no_known_format_is_refused_with_what_it_looks_like(tmp_path: P
         open_sources([path])
 
 
+@pytest.mark.parametrize("row", ["2026/03/02 09:00:00.001, 3, 1980, 690.00", "3, 1980 MHz, 690.00 W"])
+def test_readings_without_the_names_of_their_columns_are_refused_with_the_remedy(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "gpus.csv"
+    path.write_text(f"{row}\n" * 3, encoding="utf-8")
+    with pytest.raises(ConfigError, match="leave out noheader"):
+        open_sources([path])
+
+
 def test_a_pattern_reads_any_log(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(UNKNOWN, encoding="utf-8")

@@ -14,7 +14,7 @@ from tests.unit.watched_examples import AT, CHECKPOINTS, EXPECTED, HEALTHY, SLOW
 
 def test_the_first_three_sentences_are_answer_trust_and_reason() -> None:
     text = render(SLOWER, ["train.log: torchtitan"], 200).splitlines()
-    assert text[0].startswith("Health    Slower than it should be after step 600: 2 s a step, +22 % beside")
+    assert text[0].startswith("Health    Slower than it should be, at step 600: 2 s a step, +22 % beside")
     assert text[0].endswith("; 72 s lost so far.")
     assert text[1].startswith("Trust     Predicted 1.6 s (90 % interval 1.3 s – 1.9 s; llama-8b.yml on H100)")
     assert text[1].endswith("The run is slower than the interval.")
@@ -53,7 +53,7 @@ def test_the_numbers_are_a_table_and_no_line_is_too_wide() -> None:
 def test_a_run_without_configuration_is_judged_by_itself() -> None:
     assert trust(HEALTHY).startswith("Judged by the run's own steps")
     assert why(HEALTHY) == "No deviation needs an explanation."
-    assert answer(HEALTHY) == "Healthy after step 600: 1.64 s a step."
+    assert answer(HEALTHY) == "Healthy, at step 600: 1.64 s a step."
 
 
 def test_an_unknown_cause_is_not_said_to_be_sure() -> None:
@@ -90,7 +90,7 @@ def test_when_says_the_shape() -> None:
     assert when(SLOW_RANK.change) == "jump from step 401 on"
     assert when(CHECKPOINTS.change) == "every 100 steps, steps 100 to 600"
     stall = Change(ChangeKind.STALL, 600, None, 1.64, 3600.0, 3600.0)
-    assert f"{when(stall)}: {extent(stall)}" == "no step for long: silence for 1 h, a usual step takes 1.64 s"
+    assert f"{when(stall)}: {extent(stall)}" == "no step after step 600: silence for 1 h, a usual step takes 1.64 s"
     assert extent(replace(CHECKPOINTS.change, extra_s=-0.2, lost_s=-3.0)) == "200 ms less than 1.64 s a step"
 
 
@@ -103,3 +103,21 @@ def test_a_log_does_not_command_the_terminal() -> None:
 
 def test_what_the_calibration_moved_is_said() -> None:
     assert "moved it by +2.5 % to 1.64 s (1.6 s – 1.68 s)" in trust(replace(SLOWER, expected=EXPECTED))
+
+
+def test_an_unexplained_deviation_that_is_no_alarm_says_why() -> None:
+    unknown = SLOW_RANK.explanations[2]
+    rare = replace(CHECKPOINTS, explanations=(unknown,), tolerated="it costs less than 3% of the time")
+    assert "18 s lost: not explained, but it costs less than 3% of the time" in render(
+        replace(HEALTHY, findings=(rare,)), [], 200
+    )
+
+
+def test_work_that_no_step_is_longer_for_is_not_said_to_shorten_them() -> None:
+    free = replace(CHECKPOINTS.change, extra_s=-0.02, lost_s=-0.12)
+    assert extent(free) == "steps no longer than the usual 1.64 s"
+
+
+def test_steps_that_are_taken_again_are_one_deviation() -> None:
+    again = Change(ChangeKind.SINGLE, 1001, 1230, 4.0, 960.0, 960.0)
+    assert f"{when(again)}: {extent(again)}" == "steps 1,001 to 1,230: 16 min lost"
