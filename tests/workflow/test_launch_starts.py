@@ -1,4 +1,4 @@
-"""Starts of an experiment through a real Slurm: torchrun on two nodes, a rank that hangs, one run over two starts.
+"""Starts of an experiment through a real Slurm: torchrun and mpirun, a rank that hangs, one run over two starts.
 
 ``make test-launch`` runs this.
 """
@@ -23,12 +23,15 @@ from tests.workflow.test_launch_slurm import (
     END_S,
     EXAMPLES,
     START_S,
+    TIMED,
+    at_once,
     experiment,
     history,
     launcher,
     log,
     losses,
     slurm,
+    spans,
     start_again,
     text,
     training,
@@ -45,7 +48,7 @@ STEPS = 120
 
 def test_torchrun_on_two_nodes_is_preempted_and_told_of_its_end(launcher: SLURMLauncher, slurm: Cluster) -> None:
     place = 'echo "$SLURM_RESTART_COUNT/$RANK/$LOCAL_RANK/$WORLD_SIZE/$SLURMD_NODENAME" >> {experiment_dir}/places'
-    changes: dict[str, Any] = {
+    changes = {
         "training.max_steps": STEPS,
         "command": f"{place}; {PYTHON} {shlex.quote(str(EXAMPLES / 'train.py'))} --config {{config}}",
     }
@@ -109,7 +112,7 @@ def test_a_job_of_which_a_rank_hangs_goes_on_by_itself(
     wait_for(launcher, job, JobStatus.COMPLETED, TRAINING_S)
     said = log(launcher, "hangs")
     assert f"no rank went on for 10 s (rank_timeout_seconds): {reason}" in said
-    assert how == "stop" or "training_step" in text(launcher, "hangs", "hang/rank-00001.txt")
+    assert how == "stop" or "hanging_step" in text(launcher, "hangs", "hang/rank-00001.txt")
     assert text(launcher, "hangs", "preemptions") == "1", said
     assert len(losses(launcher, "hangs")) == STEPS
 
@@ -146,3 +149,24 @@ def test_status_says_why_a_job_waits(
         return {row["name"]: row["reason"] for row in json.loads(capsys.readouterr().out)}
 
     until(lambda: reasons() == {"held": "JobHeldUser", "long": "PartitionTimeLimit"}, START_S, "the reasons")
+
+
+def test_a_limit_of_concurrent_jobs_holds_over_batches(launcher: SLURMLauncher, slurm: Cluster) -> None:
+    batches = [[experiment(f"job-{batch}-{number}", TIMED) for number in range(4)] for batch in range(3)]
+    for batch in batches:
+        assert len(launcher.submit_experiment_batch(batch, max_concurrent_jobs=2).submitted) == 4
+    until(lambda: len(spans(launcher.output_dir)) == 12, 2 * END_S, "the end of all jobs")
+    assert at_once(spans(launcher.output_dir)) == 2
+
+
+def test_mpirun_starts_ranks_on_two_nodes_and_tells_them_to_save(launcher: SLURMLauncher, slurm: Cluster) -> None:
+    own = "{experiment_dir}/$RANK"
+    count = f"mkdir -p {own}; echo $WORLD_SIZE $SLURMD_NODENAME > {own}/place; {COUNT}/$RANK 100"
+    found = experiment("mpi", count, launcher="mpirun", nodes=2, environment=TWO_RANKS["environment"])
+    job = launcher.submit_experiment(found)
+    until(lambda: history(launcher, "mpi/0") == history(launcher, "mpi/1") == [0], START_S, "the start of both ranks")
+    slurm.run("scancel", "--batch", "--signal=USR1", job)
+    start_again(launcher, slurm, job)
+    wait_for(launcher, job, JobStatus.COMPLETED)
+    assert {text(launcher, f"mpi/{rank}", "place") for rank in range(2)} == {"2 n1", "2 n2"}
+    assert all(0 < history(launcher, f"mpi/{rank}")[1] < 100 for rank in range(2)), "they went on from their counts"
