@@ -23,7 +23,7 @@ from predictor.watch.words import brief
 
 JOB_ID = re.compile(r"[0-9]+(_[0-9]+)?|local-.+")
 AT_A_TERMINAL_S = 20.0  # for questions; submissions wait for a controller that restarts
-COLUMNS = ("experiment", "state", "job", "preempted", "exit", "health")
+COLUMNS = ("experiment", "state", "reason", "job", "preempted", "exit", "health")
 
 
 class Answer(NamedTuple):
@@ -38,6 +38,7 @@ class Row(NamedTuple):
 
     name: str
     state: JobStatus
+    reason: str
     job_id: str | None
     preemptions: int
     exit_status: int | None
@@ -142,12 +143,12 @@ def _rows(launcher: SLURMLauncher, names: Sequence[str], is_health_asked: bool =
     for name in names or known:
         folder = launcher.output_dir / name
         earlier = found.get(name)
-        state = earlier.status if earlier else JobStatus.UNKNOWN
+        state, reason = (earlier.status, earlier.reason) if earlier else (JobStatus.UNKNOWN, "")
         job_id = earlier.record.job_id if earlier else None
         health = None
         if is_health_asked and earlier is not None:
             health = health_of(folder, earlier.record.predicted, None if state.is_final else time.time())
-        rows.append(Row(name, state, job_id, preemptions(folder), exit_status(folder), health))
+        rows.append(Row(name, state, reason, job_id, preemptions(folder), exit_status(folder), health))
     return rows
 
 
@@ -158,4 +159,4 @@ def _health_json(health: Health | None) -> dict[str, Any] | None:
 def _cells(row: Row) -> tuple[str, ...]:
     exit_status = "-" if row.exit_status is None else str(row.exit_status)
     health = "" if row.health is None else brief(row.health)
-    return row.name, str(row.state), row.job_id or "-", str(row.preemptions), exit_status, health
+    return row.name, str(row.state), row.reason, row.job_id or "-", str(row.preemptions), exit_status, health

@@ -113,6 +113,27 @@ def test_submit_status_cancel(capsys: pytest.CaptureFixture[str], slurm: FakeSlu
     assert capsys.readouterr().out == "small: had ended\n"
 
 
+def test_status_says_why_a_job_waits(capsys: pytest.CaptureFixture[str], slurm: FakeSlurm) -> None:
+    assert main(command("submit base.yaml --mode slurm")) == 0
+    capsys.readouterr()
+    for line, state, reason in (  # recorded from 22.05
+        ("100|PENDING|JobHeldUser|submit.sbatch", "PENDING", "JobHeldUser"),
+        ("100|PENDING|PartitionTimeLimit|submit.sbatch", "PENDING", "PartitionTimeLimit"),
+        ("100|PENDING|PartitionNodeLimit|submit.sbatch", "PENDING", "PartitionNodeLimit"),
+        ("100|FAILED|BadConstraints|submit.sbatch", "FAILED", "BadConstraints"),
+        ("100|RUNNING|None|submit.sbatch", "RUNNING", ""),
+        ("100_0|RUNNING|None|submit.sbatch\n100_[1-2]|PENDING|JobArrayTaskLimit|submit.sbatch", "RUNNING", ""),
+    ):
+        slurm.answer("squeue", f"{line}\n")
+        assert main(["status", "--json"]) == 0
+        (row,) = json.loads(capsys.readouterr().out)
+        assert (row["state"], row["reason"]) == (state, reason)
+        assert main(["status"]) == 0
+        titles, cells = (line.split() for line in capsys.readouterr().out.splitlines())
+        assert ("reason" in titles) == bool(reason), "the column is there where there is one"
+        assert cells[:3] == ["small", state, reason or "100"]
+
+
 def test_a_cluster_that_refuses(capsys: pytest.CaptureFixture[str], slurm: FakeSlurm) -> None:
     slurm.answer("sbatch", error="sbatch: error: invalid partition specified: gpu", status=1, call=1)
     assert main(command("submit base.yaml --mode slurm")) == 1

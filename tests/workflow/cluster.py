@@ -53,7 +53,9 @@ KillWait=3
 OverTimeLimit=0
 SlurmctldTimeout=30
 SlurmdTimeout=60
-NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=4 RealMemory=16000 State=UNKNOWN
+GresTypes=gpu
+NodeName=DEFAULT CPUs=4 RealMemory=16000 Gres=gpu:2 State=UNKNOWN
+NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}]
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=DEFAULT Nodes=ALL MaxTime=01:00:00 DefaultTime=00:10:00 State=UP
@@ -61,7 +63,10 @@ PartitionName=debug Default=YES PreemptMode=OFF
 PartitionName=low PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
 PartitionName=ungraceful PriorityTier=1 PreemptMode=REQUEUE
 PartitionName=high PriorityTier=10 PreemptMode=OFF
+PartitionName=short MaxTime=00:02:00 PreemptMode=OFF
 """
+# Two GPUs of a node, in name: slurmd wants a character device for each, and opens none.
+GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n"
 
 
 def missing() -> list[str]:
@@ -102,6 +107,7 @@ class Cluster:
             user=Path("~").expanduser().owner(),
         )  # fmt: skip
         (self.folder / "slurm.conf").write_text(text, encoding="utf-8")
+        (self.folder / "gres.conf").write_text(GPUS, encoding="utf-8")
         for name in ("state", "munge", "bin"):
             (self.folder / name).mkdir()
         self._shims()

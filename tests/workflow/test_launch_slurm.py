@@ -92,17 +92,18 @@ def wait_for(launcher: SLURMLauncher, job_id: str, status: JobStatus, seconds: f
     until(lambda: launcher.get_job_status(job_id) is status, seconds, f"job {job_id} {status}")
 
 
-def start_again(launcher: SLURMLauncher, slurm: Cluster, job_id: str) -> None:
-    """Start a job that is requeued now, for the first time, without Slurm's pause of two minutes."""
+def start_again(launcher: SLURMLauncher, slurm: Cluster, job_id: str, restart: int = 1) -> None:
+    """Start a job that is requeued now, for the first time or a later one, without Slurm's pause of two minutes."""
 
     def is_running_again() -> bool:
         details = launcher.get_job_details(job_id)
         if details["Reason"] == "BeginTime":
+            time.sleep(2.0)  # a node refuses credentials of the second in which it ended the job
             slurm.run("scontrol", "update", f"jobid={job_id}", "StartTime=now", check=False)
         if details["Reason"] == "launch_failed_requeued_held":  # what the pause that was skipped is for
             slurm.run("scontrol", "release", job_id, check=False)
         print(f"job {job_id}: {details['JobState']}, {details['Reason']}, {details['Restarts']} restarts")
-        return details["Restarts"] != "0" and details["JobState"] in ("RUNNING", "COMPLETED", "FAILED")
+        return int(details["Restarts"]) >= restart and details["JobState"] in ("RUNNING", "COMPLETED", "FAILED")
 
     until(is_running_again, END_S, f"job {job_id} running again")
 
@@ -341,8 +342,8 @@ def test_editing_the_checkout_does_not_change_a_queued_job(slurm: Cluster, tmp_p
     assert (checkout / "train.sh").read_text() == "echo after\n"
 
 
-def training(name: str, **slurm: Any) -> ExperimentConfig:
-    """Return the examples' small language model, with dropout, for so many steps."""
+def training(name: str, changes: dict[str, Any] | None = None, **slurm: Any) -> ExperimentConfig:
+    """Return the examples' small language model, with dropout, for so many steps, with other values of dotted keys."""
     overrides = {
         "experiment_name": name,
         "model.dropout": 0.1,
@@ -351,6 +352,7 @@ def training(name: str, **slurm: Any) -> ExperimentConfig:
         "command": f"{shlex.quote(sys.executable)} {shlex.quote(str(EXAMPLES / 'train.py'))} --config {{config}}",
         "slurm": {"time_limit": "10", "cpus_per_task": 1, "mem": "2G"} | slurm,
         "preemption.grace_period_seconds": 20,
+        **(changes or {}),
     }
     manager = ConfigurationManager(EXAMPLES)
     return ExperimentConfig.from_dict(

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from model_training_framework.config import ExecutionMode
@@ -30,7 +32,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.filterwarnings("default")]
 ON_ONE_NODE = ["--nodelist=n1", "--exclusive"]
 TRAINING_S = 200.0
 # The names of these nodes lead nowhere.
-TWO_RANKS = {
+TWO_RANKS: dict[str, Any] = {
     "additional_args": ON_ONE_NODE,
     "ntasks_per_node": 2,
     "environment": {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"},

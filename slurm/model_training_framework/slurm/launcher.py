@@ -247,7 +247,8 @@ class SLURMLauncher:
             SLURMError: Slurm did not answer.
             ValueError: one is not the id of a job.
         """
-        return states_of(self.output_dir, job_ids, self.patience)
+        states = states_of(self.output_dir, job_ids, self.patience)
+        return {job_id: state.status for job_id, state in states.items()}
 
     def get_job_details(self, job_id: str) -> dict[str, str]:
         """Return what the controller keeps of a job (Reason, Restarts, NodeList …); nothing once it is forgotten."""

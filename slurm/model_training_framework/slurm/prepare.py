@@ -26,7 +26,7 @@ from model_training_framework.slurm.records import (
 )
 from model_training_framework.slurm.results import Outlook
 from model_training_framework.slurm.states import JobStatus
-from model_training_framework.slurm.status import states_of
+from model_training_framework.slurm.status import JobState, states_of
 from model_training_framework.slurm.submission import Job, find_submitted, link_job, now
 from model_training_framework.slurm.template import render
 
@@ -57,10 +57,12 @@ class Earlier:
     Attributes:
         record: its submission.
         status: state of its job now.
+        reason: of that state, in Slurm's word; empty where it gives none.
     """
 
     record: SubmissionRecord
     status: JobStatus
+    reason: str = ""
 
     @property
     def stands(self) -> bool:
@@ -163,13 +165,13 @@ def earlier(names: Collection[str], output_dir: Path, patience: Patience, is_dry
     states = states_of(output_dir, asked | {claim.job_id for claim in claims.values()}, patience)
     found: dict[str, Earlier] = {}
     for name, record in records.items():
-        status = JobStatus.COMPLETED if name in done else states[str(record.job_id)]
-        found[name] = Earlier(record, status)
+        state = JobState(JobStatus.COMPLETED) if name in done else states[str(record.job_id)]
+        found[name] = Earlier(record, *state)
         claim = claims.get(name)
-        if claim and states[claim.job_id].is_active and not found[name].stands:  # the recorded one gave way to it
-            found[name] = Earlier(record.model_copy(update={"job_id": claim.job_id}), states[claim.job_id])
+        if claim and states[claim.job_id].status.is_active and not found[name].stands:  # the recorded one gave way
+            found[name] = Earlier(record.model_copy(update={"job_id": claim.job_id}), *states[claim.job_id])
     for claim in claims.values() if not is_dry else ():
-        if states[claim.job_id].is_final:
+        if states[claim.job_id].status.is_final:
             claim.end()
     return found
 

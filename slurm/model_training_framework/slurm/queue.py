@@ -26,13 +26,13 @@ class QueueEntry:
 
     Attributes:
         job_id: ``12``, or ``12_3`` for a task of an array.
-        reason: why it waits, or how it ended, in Slurm's word; ``None`` is one of them.
+        reason: why it waits, or how it ended, in Slurm's word; empty where Slurm says ``None``.
         command: what was given to sbatch.
     """
 
     job_id: str
     status: JobStatus
-    reason: str = "None"
+    reason: str = ""
     command: str = ""
 
 
@@ -80,7 +80,8 @@ def parse_squeue(text: str) -> list[QueueEntry]:
         if len(fields) != 4:
             raise SLURMError(f"squeue printed {line!r}; expected 4 fields: {SQUEUE_FORMAT}")
         status = parse_state(fields[1])
-        found += [QueueEntry(job_id, status, fields[2], fields[3]) for job_id in expand(fields[0].strip())]
+        reason = "" if fields[2] == "None" else fields[2]
+        found += [QueueEntry(job_id, status, reason, fields[3]) for job_id in expand(fields[0].strip())]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from model_training_framework.slurm.commands import Patience
 from model_training_framework.slurm.local import is_local, local_status
@@ -15,14 +16,21 @@ from model_training_framework.slurm.states import JobStatus
 ARRAY_ORDER = (JobStatus.RUNNING, JobStatus.COMPLETING, JobStatus.CONFIGURING, JobStatus.PENDING)
 
 
-def states_of(output_dir: Path, job_ids: Collection[str], patience: Patience) -> dict[str, JobStatus]:
+class JobState(NamedTuple):
+    """A job's state, and Slurm's reason for it (JobHeldUser, PartitionTimeLimit …), empty where it gives none."""
+
+    status: JobStatus
+    reason: str = ""
+
+
+def states_of(output_dir: Path, job_ids: Collection[str], patience: Patience) -> dict[str, JobState]:
     """Return the state of every job.
 
     Raises:
         SLURMError: Slurm did not answer.
         ValueError: an id is not that of a job.
     """
-    states = {job_id: local_status(output_dir, job_id) for job_id in job_ids if is_local(job_id)}
+    states = {job_id: JobState(local_status(output_dir, job_id)) for job_id in job_ids if is_local(job_id)}
     wanted = [job_id for job_id in job_ids if not is_local(job_id)]
     if not wanted:
         return states
@@ -44,24 +52,25 @@ def states_of(output_dir: Path, job_ids: Collection[str], patience: Patience) ->
 
 def _states(
     output_dir: Path, job_ids: Iterable[str], queue: dict[str, QueueEntry], patience: Patience
-) -> dict[str, JobStatus]:
+) -> dict[str, JobState]:
     """Return the states of single jobs; accounting is asked only about those that nothing else knows."""
-    found: dict[str, JobStatus] = {}
+    found: dict[str, JobState] = {}
     unknown: list[str] = []
     for job_id in job_ids:
         entry, end = queue.get(job_id), _end_of(output_dir, job_id)
         if end is JobStatus.COMPLETED and (entry is None or entry.status.is_final):
-            found[job_id] = end  # also where Slurm ended it in that moment, or where it gave way to the one that ended
+            # Also where Slurm ended it in that moment, or where it gave way to the one that ended.
+            found[job_id] = JobState(end)
         elif entry is not None:
             # Slurm calls a job failed that gave up after max_preemptions requeues.
             gave_up = entry.status is JobStatus.FAILED and end is JobStatus.PREEMPTED
-            found[job_id] = JobStatus.PREEMPTED if gave_up else entry.status
+            found[job_id] = JobState(JobStatus.PREEMPTED) if gave_up else JobState(entry.status, entry.reason)
         elif end is not None:
-            found[job_id] = end
+            found[job_id] = JobState(end)
         else:
             unknown.append(job_id)
     records = accounted(unknown, patience) if unknown else {}
-    return found | {job_id: records.get(job_id, JobStatus.UNKNOWN) for job_id in unknown}
+    return found | {job_id: JobState(records.get(job_id, JobStatus.UNKNOWN)) for job_id in unknown}
 
 
 def _end_of(output_dir: Path, job_id: str) -> JobStatus | None:
@@ -73,10 +82,12 @@ def _end_of(output_dir: Path, job_id: str) -> JobStatus | None:
     return recorded_end(folder) if record is not None and record.job_id == job_id else None
 
 
-def _of_array(states: Sequence[JobStatus]) -> JobStatus:
+def _of_array(states: Sequence[JobState]) -> JobState:
     """Return one state for an array."""
     for status in ARRAY_ORDER:
-        if status in states:
-            return status
-    rest = [status for status in states if status.is_active] or [status for status in states if not status.is_success]
-    return rest[0] if rest else JobStatus.COMPLETED
+        for state in states:
+            if state.status is status:
+                return state
+    rest = [state for state in states if state.status.is_active]
+    rest = rest or [state for state in states if not state.status.is_success]
+    return rest[0] if rest else JobState(JobStatus.COMPLETED)
