@@ -69,6 +69,9 @@ class Timer:
         self._faster = faster
         self._pipelines = pipelines
         base = space.base
+        names = [name for name in space.schedules if space.rules is None or name in space.rules.schedules]
+        splits = any(SCHEDULES[name].splits_backward for name in names)
+        self._layered = (WHOLE, SPLITTING) if splits else (WHOLE,)
         # A framework decides per layout what overlaps.
         self._overlaps = base.overlap_gradient_reduction or base.overlap_parameter_gather or space.rules is not None
         self._hides_beside_recomputation = self._overlaps or base.fp32_parameters
@@ -111,11 +114,13 @@ class Timer:
     def shared_floor_us(self, plan: Plan) -> float:
         """Return a time that the steps of all candidates with the same key and micro-batch are no shorter than.
 
-        Sharded weights and gradients add traffic and copies, and a split backward pass hides no more than a whole one.
+        Sharded weights and gradients add traffic and copies. A split backward pass hides no more than a whole one, but
+        where the device waits for the host it may be shorter: launches of weight gradients are behind it.
         """
         if not self._shares_floor(plan):
             return self.floor_us(plan)
-        return self._floor_us(plan._replace(zero_stage=min(plan.zero_stage, 1)), WHOLE, drains=False)
+        unsharded = plan._replace(zero_stage=min(plan.zero_stage, 1))
+        return min([self._floor_us(unsharded, layered_as, drains=False) for layered_as in self._layered])
 
     def _shares_floor(self, plan: Plan) -> bool:
         """Return whether sharding and split backward passes only add to a candidate's layers.

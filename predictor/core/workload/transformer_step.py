@@ -67,8 +67,10 @@ def _host_work(run: TrainingRun, kind: LayerKind, passes: Passes, counted: list[
     """
     if run.full_cuda_graphs:
         return None
-    kernels, again = (sum([task.launches for task in each.calls()]) for each in (passes.forward, passes.recompute))
-    share = min(1.0, again / kernels) if kernels else 0.0
+    share = 1.0
+    if run.recompute is not Recompute.FULL:
+        kernels, again = (sum([task.launches for task in each.calls()]) for each in (passes.forward, passes.recompute))
+        share = min(1.0, again / kernels) if kernels else 0.0
     saved, restored = (each * slowdown(run) for each in generator_launches(run))
     records = run.recompute is not Recompute.FULL
     return HostWork(

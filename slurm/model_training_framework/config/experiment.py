@@ -50,7 +50,7 @@ class ExperimentConfig(Section):
     custom_params: Free = Field(default_factory=dict, description="free: keys of the training script's own")
     command: Line = Field(
         default=COMMAND,
-        description="what a job runs; {config}, {experiment_dir} and keys such as {training.max_steps} are filled in",
+        description="command of a job; {config}, {experiment_dir} and keys such as {training.max_steps} are filled in",
     )
     prediction: PredictionConfig | None = Field(default=None, description="what a prediction needs besides")
 

@@ -182,7 +182,7 @@ class CheckpointConfig(Section):
     )
     save_every_n_steps: Count | None = Field(default=None, description="steps between two checkpoints")
     resume_changes: list[Line] = Field(
-        default_factory=list, description="what may differ from the checkpoint gone on from, such as learning_rate"
+        default_factory=list, description="settings that may differ from the checkpoint's, such as learning_rate"
     )
 
 

@@ -245,7 +245,7 @@ def test_another_system_of_the_same_files_is_not_replaced(tmp_path: Path) -> Non
 
 
 def test_a_surprising_factor_is_said(tmp_path: Path) -> None:
-    paths = [str(write_run(tmp_path, name, 2.2 * seconds_of(name, {}))) for name in ("plain", "long", "wide")]
+    paths = [str(write_run(tmp_path, name, 2.0 * seconds_of(name, {}))) for name in ("plain", "long", "wide")]
     result = calibrate(paths, BASE)
     assert any("check system and configurations" in note for note in result.notes)
 
