@@ -66,7 +66,7 @@ def test_command_lines(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     setup_logging("warning")
     assert json.loads((folder / "results.json").read_text())["val_loss"] > 0.0
     shown = re.findall(r"^    output/(\S+?)(?:,| )", TEXT, re.MULTILINE)
-    assert len(shown) == 7
+    assert len(shown) == 8
     for name in shown:
         assert list((folder / "output").glob(name.replace("…", "*"))), name
 
