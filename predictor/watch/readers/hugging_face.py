@@ -7,6 +7,7 @@ bar: its epoch gives the number then.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from predictor.watch.events import CHECKPOINT, EVALUATION, NOT_FINITE
 from predictor.watch.readers import deepspeed, names
@@ -79,15 +80,14 @@ NEMO_BAR = LogFormat(
     (rule(EVALUATION, "Validation", r"Validation(?: DataLoader \d+)?:\s*:?\s*100%\|"),),
     tells=re.compile(rb"\|.*train_step_timing in s="),
 )
-LIGHTNING = LogFormat(
-    "Lightning progress bar",
-    "Lightning",
-    "1.6 to 2.6",
-    "src/lightning/pytorch/callbacks/progress/tqdm_progress.py",
-    "lightning.log",
-    ("%|",),
-    lambda: TrainerBar(_LIGHTNING_WORDS, is_smoothed=False),
-    (
+LIGHTNING = replace(
+    NEMO_BAR,
+    name="Lightning progress bar",
+    tool="Lightning",
+    versions="1.6 to 2.6",
+    produced="src/lightning/pytorch/callbacks/progress/tqdm_progress.py",
+    example="lightning.log",
+    rules=(
         rule(EVALUATION, "Validation", r"Validation(?: DataLoader \d+)?:\s*100%\|"),
         rule(START, "All distributed processes registered", r"Starting with (?P<world>\d+) processes"),
         rule(END, "`Trainer.fit` stopped", says="completed"),

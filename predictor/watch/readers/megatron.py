@@ -8,6 +8,7 @@ that of one iteration, the mean since the line before. Timers follow it, the slo
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from predictor.watch.events import CHECKPOINT, EVALUATION
 from predictor.watch.readers import deepspeed
@@ -65,17 +66,14 @@ MEGATRON_DEEPSPEED = LogFormat(
     deepspeed.breakdown,
     tells=re.compile(rb"elapsed time per iteration.*(?:samples per second|tokens per gpu per second)"),
 )
-GPT_NEOX = LogFormat(
-    "GPT-NeoX log",
-    "GPT-NeoX",
-    "2.0",
-    "megatron/logging.py, training_log",
-    "gpt_neox.log",
-    ("elapsed time per iteration",),
-    lambda: Fields(ITERATION),
-    (*RULES, *deepspeed.RULES),
-    ("time (ms) | ",),
-    deepspeed.breakdown,
+# GPT-NeoX descends from Megatron-DeepSpeed and writes its lines.
+GPT_NEOX = replace(
+    MEGATRON_DEEPSPEED,
+    name="GPT-NeoX log",
+    tool="GPT-NeoX",
+    versions="2.0",
+    produced="megatron/logging.py, training_log",
+    example="gpt_neox.log",
     tells=re.compile(rb"samples/sec: [\d.]+ \| iteration "),
 )
 MEGATRON_BRIDGE = LogFormat(
